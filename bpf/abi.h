@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The ABI between the kernel programs and pkg/loader. bpf2go turns every enum and struct here into Go; a test
+ * compares the Go side with the object's BTF. Numbers are append-only: pinned maps of an older build hold them.
+ * TF_ABI names the pin folder and moves whenever a struct, a key or the meaning of a field changes.
+ */
+#ifndef TF_ABI_H
+#define TF_ABI_H
+
+#define TF_ABI 1
+
+enum tf_limit {
+	TF_MAX_JAILS = 4096,	  /* slots of tf_jails */
+	TF_MAX_CGROUPS = 65536,	  /* members of all jails together; past it the slow subject test takes over */
+	TF_MAX_GRANTS = 131072,	  /* grants of all policies together */
+	TF_MEMBER_BITS = 65536,	  /* bits of the first subject filter */
+	TF_MAX_DEPTH = 4096,	  /* dentries one walk may pass; a deeper object is denied (depth) */
+	TF_MAX_NESTING = 64,	  /* cgroup levels the slow subject test looks at */
+	TF_EVENT_BYTES = 4194304, /* the event ring */
+	TF_PATH_SHORT = 256,	  /* most paths; a longer one takes a record of TF_PATH_LONG */
+	TF_PATH_LONG = 4096,
+	TF_NAME_BYTES = 256,	  /* one name, with its zero byte */
+};
+
+/* Rights of a grant, and what one operation needs. The same bits as engine.Rights. */
+enum tf_right {
+	TF_READ = 1,
+	TF_WRITE = 2,
+	TF_CREATE = 4,
+	TF_DELETE = 8,
+	TF_EXEC = 16,
+	TF_CONNECT = 32,
+};
+
+/* Why an operation was denied. TF_OK is no denial. */
+enum tf_code {
+	TF_OK = 0,
+	TF_NO_GRANT = 1,
+	TF_RIGHTS = 2,
+	TF_RIGHTS_GAIN = 3,
+	TF_DENIED_NAME = 4,
+	TF_MOUNT_BOUNDARY = 5,
+	TF_DISCONNECTED = 6,
+	TF_GENERATION = 7,
+	TF_EXPIRED = 8,
+	TF_TOO_DEEP = 9,
+	TF_DEVICE_NODE = 10,
+	TF_OTHER_JAIL = 11,
+	TF_FORBIDDEN_OPERATION = 12,
+	TF_IOCTL = 13,
+	TF_NO_DATA = 14,
+};
+
+/* One id for each LSM program. */
+enum tf_hook {
+	TF_HOOK_FILE_OPEN = 0,
+	TF_HOOK_PATH_MKNOD = 1,
+	TF_HOOK_PATH_MKDIR = 2,
+	TF_HOOK_PATH_SYMLINK = 3,
+	TF_HOOK_PATH_UNLINK = 4,
+	TF_HOOK_PATH_RMDIR = 5,
+	TF_HOOK_PATH_LINK = 6,
+	TF_HOOK_PATH_RENAME = 7,
+	TF_HOOK_PATH_TRUNCATE = 8,
+	TF_HOOK_PATH_CHMOD = 9,
+	TF_HOOK_PATH_CHOWN = 10,
+	TF_HOOKS = 11,
+};
+
+/* What was tried, in the words of the engine's ops. */
+enum tf_op_id {
+	TF_OP_READ = 0,
+	TF_OP_WRITE = 1,
+	TF_OP_EXEC = 2,
+	TF_OP_CREATE = 3,
+	TF_OP_DELETE = 4,
+	TF_OP_LINK = 5,
+	TF_OP_RENAME = 6,
+	TF_OP_ATTRIBUTES = 7,
+	TF_OPS = 8,
+};
+
+enum tf_jail_flag {
+	TF_JAIL_LIVE = 1,    /* clear: the slot is free; a member that still points at it is denied (no-data) */
+	TF_JAIL_MONITOR = 2, /* nothing is denied, all that would be is an event */
+	TF_JAIL_CANARY = 4,  /* a verification is running: verdicts are counted in tf_canary */
+};
+
+enum tf_event_flag {
+	TF_EVENT_MONITOR = 1, /* it would have been denied */
+};
+
+/*
+ * One jail; the index in tf_jails is its slot. Written by the loader; only the counters are written by programs.
+ * The loader changes policy and flags of a live jail by single aligned 32-bit stores, so that a program sees the old
+ * or the new value and never a mixture.
+ */
+struct tf_jail {
+	__u64 id;
+	__u64 denials; /* verdicts that denied, or would have in monitor mode */
+	__u64 lost;    /* events that found the ring full */
+	__u32 policy;  /* first part of the grants' key: swapping it replaces the whole policy at once */
+	__u32 flags;   /* enum tf_jail_flag */
+	__u32 parent;  /* slot + 1 of the jail around this one; 0: none */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct tf_jail) == 40, "tf_jail");
+
+/* A cgroup in a jail, in tf_members by cgroup id. The jail's id guards against a slot that was given away. */
+struct tf_member {
+	__u64 jail;
+	__u32 slot;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct tf_member) == 16, "tf_member");
+
+/* An inode as the kernel tells it, for one policy. */
+struct tf_grant_key {
+	__u64 ino;
+	__u64 volume; /* btrfs subvolume root id; 0 where the device alone tells file systems apart */
+	__u32 dev;    /* super_block.s_dev: major << 20 | minor */
+	__u32 policy;
+};
+_Static_assert(sizeof(struct tf_grant_key) == 24, "tf_grant_key");
+
+struct tf_grant {
+	__u64 expires; /* nanoseconds of boot time (CLOCK_BOOTTIME); 0: never */
+	__u32 generation;
+	__u32 rights; /* enum tf_right */
+};
+_Static_assert(sizeof(struct tf_grant) == 16, "tf_grant");
+
+/* What tf_learn found behind a descriptor of the calling thread. */
+struct tf_identity {
+	__u64 ino;
+	__u64 volume;
+	__u64 magic; /* super_block.s_magic */
+	__u32 dev;
+	__u32 generation;
+	__u32 mode; /* i_mode */
+	__u32 rdev; /* of a device node: major << 20 | minor */
+};
+_Static_assert(sizeof(struct tf_identity) == 40, "tf_identity");
+
+/* The context tf_learn is run with; the kernel copies it back. */
+struct tf_learning {
+	__s32 fd;
+	__s32 err; /* 0, or a negative errno */
+	struct tf_identity found;
+};
+_Static_assert(sizeof(struct tf_learning) == 48, "tf_learning");
+
+/* Verdicts of canary jails, by hook. */
+struct tf_canary_count {
+	__u64 allowed;
+	__u64 denied;
+};
+
+/* The record of one verdict. Only the first path_len bytes of the path that follows are meant. */
+struct tf_event {
+	__u64 time; /* CLOCK_BOOTTIME, nanoseconds */
+	__u64 jail;
+	__u64 cgroup;
+	__u64 ino;
+	__u32 dev;
+	__u32 pid;
+	__u32 tid;
+	__u32 uid;
+	__s32 error; /* negative errno that the caller got, or would have */
+	__u16 hook;
+	__u16 op;
+	__u16 code;
+	__u16 flags;
+	__u16 path_len; /* bytes of the directory's or object's path, without a zero byte */
+	__u16 name_len; /* bytes of the last name, where the hook was given a directory and a name; else 0 */
+	char comm[16];
+	char name[TF_NAME_BYTES];
+};
+_Static_assert(sizeof(struct tf_event) == 336, "tf_event");
+
+/* State of the whole enforcer, in global data that the loader maps. */
+struct tf_global {
+	__u64 members[TF_MEMBER_BITS / 64]; /* bit (cgroup id mod TF_MEMBER_BITS): may be in tf_members */
+	__u32 overflow;			    /* tf_members was full once: the subject test walks the ancestors */
+	__u32 btrfs_ready;		    /* the three offsets below are set */
+	__u32 btrfs_inode;		    /* offset of vfs_inode in struct btrfs_inode */
+	__u32 btrfs_root;		    /* offset of root in struct btrfs_inode */
+	__u32 btrfs_id;			    /* offset of root_key.objectid in struct btrfs_root */
+	__u32 next_policy;		    /* the last policy number given out; none is ever used twice */
+};
+
+#endif

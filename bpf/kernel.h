@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The kernel's structures, cut down to the fields that the programs read. CO-RE relocates each access against the
+ * running kernel's BTF, so order, gaps and sizes here mean nothing; names and pointer depths do.
+ */
+#ifndef TF_KERNEL_H
+#define TF_KERNEL_H
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup_root {
+	int hierarchy_id;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+	struct cgroup_root *root;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
+struct super_block {
+	__u32 s_dev;
+	unsigned long s_flags;
+	unsigned long s_magic;
+};
+
+struct inode {
+	__u16 i_mode;
+	unsigned long i_ino;
+	__u32 i_rdev;
+	__u32 i_generation;
+	struct super_block *i_sb;
+};
+
+struct qstr {
+	__u32 len;
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+	struct inode *d_inode;
+	struct super_block *d_sb;
+};
+
+struct vfsmount {
+	struct dentry *mnt_root;
+	struct super_block *mnt_sb;
+	int mnt_flags;
+};
+
+struct mnt_namespace;
+
+struct mount {
+	struct vfsmount mnt;
+	struct mnt_namespace *mnt_ns;
+};
+
+struct path {
+	struct vfsmount *mnt;
+	struct dentry *dentry;
+};
+
+struct file {
+	__u32 f_mode;
+	__u32 f_flags;
+	struct inode *f_inode;
+	struct path f_path;
+};
+
+struct fdtable {
+	__u32 max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct hlist_node {
+	struct hlist_node *next;
+};
+
+struct hlist_head {
+	struct hlist_node *first;
+};
+
+struct pid {
+	struct hlist_head tasks[4];
+};
+
+struct task_struct {
+	int pid;
+	int tgid;
+	struct hlist_node pid_links[4];
+	struct files_struct *files;
+	struct css_set *cgroups;
+};
+
+struct proc_inode {
+	struct pid *pid;
+	struct inode vfs_inode;
+};
+
+#pragma clang attribute pop
+
+/* linux/fs.h, linux/mount.h: values that are not in any uapi header */
+#define FMODE_READ 0x1
+#define FMODE_WRITE 0x2
+#define FMODE_EXEC 0x20 /* in f_flags: the open is an exec's */
+#define SB_KERNMOUNT (1 << 22)
+#define MNT_INTERNAL 0x4000
+
+#define RENAME_EXCHANGE 2 /* linux/fs.h (uapi) */
+
+#define O_WRONLY 00000001
+#define O_RDWR 00000002
+#define O_ACCMODE 00000003
+#define O_TRUNC 00001000
+#define O_TMPFILE_BIT 020000000
+
+#define S_IFMT 00170000
+#define S_IFBLK 0060000
+#define S_IFCHR 0020000
+#define S_IFDIR 0040000
+
+/* linux/magic.h, and two that only mm/ and fs/ know */
+#define ANON_INODE_MAGIC 0x09041934
+#define BTRFS_MAGIC 0x9123683E
+#define HUGETLBFS_MAGIC 0x958458f6
+#define NSFS_MAGIC 0x6e736673
+#define OVERLAYFS_MAGIC 0x794c7630
+#define PIDFS_MAGIC 0x50494446
+#define PIPEFS_MAGIC 0x50495045
+#define PROC_MAGIC 0x9fa0
+#define SECRETMEM_MAGIC 0x5345434d
+#define SOCKFS_MAGIC 0x534F434B
+#define TMPFS_MAGIC 0x01021994
+
+#define PIDTYPE_PID 0
+
+#endif
