@@ -1,0 +1,231 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/thenforce/thenforce/internal/vm/guest"
+	"github.com/thenforce/thenforce/internal/vm/image"
+	"github.com/thenforce/thenforce/internal/vm/qemu"
+)
+
+// bootLimit is how long init may take to report. It takes 3 s when the machine
+// has nothing else to do.
+const bootLimit = 2 * time.Minute
+
+// smallModules are loaded in the small guest where they are modules: the drive,
+// the file system on it (crc32c is what ext4's journal asks the crypto layer for
+// by name), and overlayfs.
+var smallModules = []string{"nvme", "crc32c_generic", "crc32c_intel", "ext4", "overlay"}
+
+// file is one thing put into a guest.
+type file struct{ host, guest string }
+
+// builder makes the binaries of a run, once for all kernels.
+type builder struct {
+	dir   string
+	cache *image.Cache
+}
+
+func newBuilder(cache *image.Cache) (*builder, error) {
+	dir, err := os.MkdirTemp("", "thenforce-vm-")
+	if err != nil {
+		return nil, err
+	}
+	return &builder{dir: dir, cache: cache}, nil
+}
+
+func (b *builder) close() { os.RemoveAll(b.dir) }
+
+// common builds init and thenforce. That cmd/thenforce does not exist yet is
+// said and tolerated; that it does not compile is an error.
+func (b *builder) common(ctx context.Context) ([]file, error) {
+	if _, err := output(guestGo(ctx, "build", "-ldflags=-s -w", "-o", filepath.Join(b.dir, "init"), "./test/vm/init")); err != nil {
+		return nil, err
+	}
+	const cmd = "./cmd/thenforce"
+	found, err := filepath.Glob(cmd + "/*.go")
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		fmt.Fprintln(os.Stderr, "vm: no cmd/thenforce to put into the guest")
+		return nil, nil
+	}
+	to := filepath.Join(b.dir, "thenforce")
+	if _, err := output(guestGo(ctx, "build", "-o", to, cmd)); err != nil {
+		return nil, err
+	}
+	return []file{{to, "/usr/bin/thenforce"}}, nil
+}
+
+// added turns the --add flags into files.
+func added(flags []string) []file {
+	var out []file
+	for _, f := range flags {
+		host, to, ok := strings.Cut(f, ":")
+		if !ok {
+			to = "/" + filepath.Base(host)
+		}
+		out = append(out, file{host, to})
+	}
+	return out
+}
+
+// guestRun is one guest to boot.
+type guestRun struct {
+	kernel  image.Kernel
+	profile profile
+	plan    guest.Plan
+	files   []file
+	output  io.Writer
+	input   io.Reader
+	resize  <-chan guest.Size
+}
+
+// boot runs a guest and returns what it left. A boot that ends before init is
+// tried once more, loudly: the newest kernel dies like that now and then under
+// emulation. Once init has run nothing is repeated.
+func (b *builder) boot(ctx context.Context, o *options, g guestRun) (*qemu.Outcome, error) {
+	full := o.full || g.profile.full
+	dir, err := os.MkdirTemp(b.dir, "guest-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+
+	m := qemu.Machine{
+		Kernel:    g.kernel.VmlinuzPath(),
+		Initramfs: filepath.Join(dir, "initramfs"),
+		Append:    strings.TrimSpace(g.profile.append_ + " " + o.append_),
+		CPUs:      o.cpus, Memory: o.memory, Count: o.count,
+		Boot: bootLimit, Total: o.timeout,
+		Output: g.output, Input: g.input, Resize: g.resize,
+	}
+	if o.console {
+		m.Console = os.Stderr
+	}
+	scratch := filepath.Join(dir, "scratch.ext4")
+	m.Disks = append(m.Disks, qemu.Disk{Path: scratch})
+	g.plan.Full, g.plan.Idle = full, o.idle
+	g.plan.Env = append(g.plan.Env, "THENFORCE_VM=1", "THENFORCE_VM_PROFILE="+g.profile.name)
+	if err := b.initramfs(ctx, m.Initramfs, g); err != nil {
+		return nil, err
+	}
+	for attempt := 1; ; attempt++ {
+		if err := image.ScratchDisk(ctx, scratch, guest.ScratchLabel); err != nil {
+			return nil, err
+		}
+		out, err := m.Run(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if out.Started || attempt == 2 {
+			return out, nil
+		}
+		fmt.Fprintf(os.Stderr, "vm: RETRY: kernel %s ended before init%s; booting it once more. The end of its log:\n%s\n",
+			g.kernel.Release, because(out.Expired), lastLines(out.Console, 15))
+	}
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return " (" + reason + ")"
+}
+
+// lastLines returns the last n lines of a log, indented.
+func lastLines(log string, n int) string {
+	lines := strings.Split(strings.TrimRight(strings.ReplaceAll(log, "\r", ""), "\n"), "\n")
+	if len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
+	return "    " + strings.Join(lines, "\n    ")
+}
+
+// The users of the small guest. dev is the ordinary one, member of groups that
+// dropping privileges must lose or keep.
+const (
+	passwd = `root:x:0:0:root:/root:/bin/sh
+dev:x:1000:1000:dev:/home/dev:/bin/sh
+nobody:x:65534:65534:nobody:/nonexistent:/bin/false
+`
+	group = `root:x:0:
+tty:x:5:
+disk:x:6:dev
+dev:x:1000:
+extra:x:2000:dev
+nogroup:x:65534:
+`
+)
+
+// initramfs writes the archive for one guest.
+func (b *builder) initramfs(ctx context.Context, name string, g guestRun) error {
+	modules, err := image.LoadModules(g.kernel, smallModules)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf := &bytes.Buffer{}
+	a := image.NewInitramfs(buf)
+	a.Copy("/init", filepath.Join(b.dir, "init"))
+	for _, m := range modules {
+		p := path.Join("/modules", m.Name+".ko")
+		a.File(p, 0o644, m.Data)
+		g.plan.Modules = append(g.plan.Modules, p)
+	}
+	if !g.plan.Full {
+		busybox, err := b.cache.Busybox(ctx)
+		if err != nil {
+			return err
+		}
+		smallRoot(a, busybox)
+	}
+	for _, f := range g.files {
+		a.Copy(path.Join("/payload", f.guest), f.host)
+	}
+	plan, err := json.Marshal(g.plan)
+	if err != nil {
+		return err
+	}
+	a.File("/payload"+guest.PlanPath, 0o644, plan)
+	if err := a.Close(); err != nil {
+		return fmt.Errorf("write the initramfs: %w", err)
+	}
+	if _, err := f.Write(buf.Bytes()); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// smallRoot lays out the root of the small guest like a Debian one.
+func smallRoot(a *image.Initramfs, busybox string) {
+	const root = "/payload"
+	for _, d := range []string{"/usr/bin", "/usr/sbin", "/usr/lib", "/usr/local/bin", "/etc", "/home/dev", "/mnt", "/opt", "/srv", "/var/tmp", "/var/log"} {
+		a.Dir(root+d, 0o755)
+	}
+	a.Dir(root+"/root", 0o700)
+	for _, d := range []string{"bin", "sbin", "lib"} {
+		a.Symlink(root+"/"+d, "usr/"+d)
+	}
+	a.File(root+"/etc/passwd", 0o644, []byte(passwd))
+	a.File(root+"/etc/group", 0o644, []byte(group))
+	a.File(root+"/etc/hosts", 0o644, []byte("127.0.0.1 localhost guest\n"))
+	a.File(root+"/etc/hostname", 0o644, []byte("guest\n"))
+	a.Copy(root+"/usr/bin/busybox", busybox)
+}
