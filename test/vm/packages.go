@@ -47,7 +47,8 @@ func findPackages(ctx context.Context, patterns []string, untagged bool) ([]goPa
 	if err != nil {
 		return nil, err
 	}
-	without, err := goList(ctx, patterns)
+	// -e: a package may have nothing but files with the tag.
+	without, err := goList(ctx, patterns, "-e")
 	if err != nil {
 		return nil, err
 	}

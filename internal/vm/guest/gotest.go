@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"bytes"
 	"io"
 	"slices"
 	"strings"
@@ -27,7 +26,9 @@ const marker = 0x16
 // another writer, without the markers, and counts the tests in it.
 type Counter struct {
 	out     io.Writer
-	line    []byte
+	framing bool   // between a marker and the end of its line
+	line    []byte // the framing line so far
+	midline bool   // what was passed on last did not end a line
 	running []string
 	tests   Tests
 }
@@ -39,21 +40,24 @@ func NewCounter(out io.Writer) *Counter { return &Counter{out: out} }
 func (c *Counter) Write(p []byte) (int, error) {
 	clean := make([]byte, 0, len(p))
 	for _, b := range p {
-		switch b {
-		case marker:
-			// Framing always starts a line, even in the middle of one.
-			c.line = append(c.line[:0], b)
-			continue
-		case '\n':
-			c.take(c.line)
-			c.line = c.line[:0]
+		switch {
+		case b == marker:
+			// A marker may come in the middle of a line of output.
+			if c.midline {
+				clean, c.midline = append(clean, '\n'), false
+			}
+			c.framing, c.line = true, c.line[:0]
+		case !c.framing:
+			clean = append(clean, b)
+			c.midline = b != '\n'
+		case b != '\n':
+			c.line = append(c.line, b)
 		default:
-			// Framing lines are short; the rest of a long line says nothing.
-			if len(c.line) > 0 && c.line[0] == marker || len(c.line) == 0 {
-				c.line = append(c.line, b)
+			c.framing = false
+			if line := string(c.line); c.take(line) {
+				clean = append(append(clean, line...), '\n')
 			}
 		}
-		clean = append(clean, b)
 	}
 	if _, err := c.out.Write(clean); err != nil {
 		return 0, err
@@ -68,37 +72,43 @@ func (c *Counter) Tests() Tests {
 	return t
 }
 
-func (c *Counter) take(line []byte) {
-	if len(line) == 0 || line[0] != marker {
-		return
-	}
-	text := string(bytes.TrimSpace(line[1:]))
+// take counts a framing line and reports whether people want to see it.
+func (c *Counter) take(line string) bool {
+	text := strings.TrimSpace(line)
 	if name, ok := strings.CutPrefix(text, "=== RUN   "); ok {
 		c.running = append(c.running, name)
-		return
+		return true
 	}
+	outcome, rest, ok := cutOutcome(text)
+	if !ok {
+		return !strings.HasPrefix(text, "=== NAME")
+	}
+	name := rest
+	if i := strings.LastIndex(rest, " ("); i >= 0 {
+		name = rest[:i]
+	}
+	if i := slices.Index(c.running, name); i >= 0 {
+		c.running = slices.Delete(c.running, i, i+1)
+	}
+	switch outcome {
+	case "PASS":
+		c.tests.Passed++
+		if !strings.Contains(name, "/") {
+			c.tests.Finished = append(c.tests.Finished, name)
+		}
+	case "FAIL":
+		c.tests.Failed = append(c.tests.Failed, name)
+	case "SKIP":
+		c.tests.Skipped = append(c.tests.Skipped, name)
+	}
+	return true
+}
+
+func cutOutcome(text string) (outcome, rest string, ok bool) {
 	for _, outcome := range []string{"PASS", "FAIL", "SKIP"} {
-		rest, ok := strings.CutPrefix(text, "--- "+outcome+": ")
-		if !ok {
-			continue
-		}
-		name := rest
-		if i := strings.LastIndex(rest, " ("); i >= 0 {
-			name = rest[:i]
-		}
-		if i := slices.Index(c.running, name); i >= 0 {
-			c.running = slices.Delete(c.running, i, i+1)
-		}
-		switch outcome {
-		case "PASS":
-			c.tests.Passed++
-			if !strings.Contains(name, "/") {
-				c.tests.Finished = append(c.tests.Finished, name)
-			}
-		case "FAIL":
-			c.tests.Failed = append(c.tests.Failed, name)
-		case "SKIP":
-			c.tests.Skipped = append(c.tests.Skipped, name)
+		if rest, ok := strings.CutPrefix(text, "--- "+outcome+": "); ok {
+			return outcome, rest, true
 		}
 	}
+	return "", "", false
 }

@@ -47,6 +47,9 @@ func runPlan() error {
 
 	rec := guest.Record{Release: read("/proc/sys/kernel/osrelease"), LSM: read("/sys/kernel/security/lsm"), TaintBefore: taint()}
 	for _, p := range plan.Programs {
+		if p.GoTest {
+			fmt.Fprintf(output, "=== PACKAGE %s\n", p.Name)
+		}
 		rec.Programs = append(rec.Programs, run(p, append(environment(), plan.Env...), output, reports))
 	}
 	rec.Taint = taint()
