@@ -142,7 +142,7 @@ func removeEmpty(parent string) {
 
 // busyWait is how long a cgroup without processes may stay busy. Dying processes leave their cgroup before they are
 // reaped, but the last references to it are dropped later, by kernel workers.
-const busyWait = 5 * time.Second
+const busyWait = 2 * time.Second
 
 func retryBusy(remove func() error) error {
 	deadline := time.Now().Add(busyWait)
