@@ -19,7 +19,9 @@ enum tf_limit {
 	TF_EVENT_BYTES = 4194304, /* the event ring */
 	TF_PATH_SHORT = 256,	  /* most paths; a longer one takes a record of TF_PATH_LONG */
 	TF_PATH_LONG = 4096,
-	TF_NAME_BYTES = 256,	  /* one name, with its zero byte */
+	TF_PATH_DEPTH = 1024,	  /* names and mounts that the path of an event may pass */
+	TF_MAX_ATTACHED = 96,	  /* programs a proof has room for */
+	TF_NAME_BYTES = 256,	  /* room for one name, with its zero byte */
 };
 
 /* Rights of a grant, and what one operation needs. The same bits as engine.Rights. */
@@ -87,7 +89,9 @@ enum tf_jail_flag {
 };
 
 enum tf_event_flag {
-	TF_EVENT_MONITOR = 1, /* it would have been denied */
+	TF_EVENT_MONITOR = 1,	  /* it would have been denied */
+	TF_EVENT_UNREACHABLE = 2, /* the path ends at a root that is mounted nowhere */
+	TF_EVENT_CUT = 4,	  /* the path is longer or deeper than a record holds: its upper end is missing */
 };
 
 /*
@@ -144,11 +148,31 @@ _Static_assert(sizeof(struct tf_identity) == 40, "tf_identity");
 
 /* The context tf_learn is run with; the kernel copies it back. */
 struct tf_learning {
-	__s32 fd;
-	__s32 err; /* 0, or a negative errno */
+	__s32 fd;     /* -1: only inside is asked */
+	__s32 err;    /* 0, or a negative errno */
+	__u32 inside; /* 1: the calling task is itself in a jail */
+	__u32 pad;
 	struct tf_identity found;
 };
-_Static_assert(sizeof(struct tf_learning) == 48, "tf_learning");
+_Static_assert(sizeof(struct tf_learning) == 56, "tf_learning");
+
+/*
+ * What a passed verification was about: for each attached program, in the loader's order, the three numbers that tell
+ * it from any other. It counts while all of them are found again. count 0: nothing was proven.
+ */
+struct tf_proof_entry {
+	__u32 program;
+	__u32 link;
+	__u64 tag; /* the kernel's digest of the program's instructions */
+};
+struct tf_proof {
+	__u64 time;	     /* CLOCK_REALTIME, nanoseconds */
+	__u8 boot[16];	     /* boot id */
+	__u8 build[32];	     /* SHA-256 of the object file that was loaded */
+	__u32 count;
+	__u32 pad;
+	struct tf_proof_entry entries[TF_MAX_ATTACHED];
+};
 
 /* Verdicts of canary jails, by hook. */
 struct tf_canary_count {
@@ -156,7 +180,10 @@ struct tf_canary_count {
 	__u64 denied;
 };
 
-/* The record of one verdict. Only the first path_len bytes of the path that follows are meant. */
+/*
+ * The record of one verdict. The path follows it: path_len bytes of names, each with a zero byte, the object's first
+ * and the one below the root of the mount namespace last.
+ */
 struct tf_event {
 	__u64 time; /* CLOCK_BOOTTIME, nanoseconds */
 	__u64 jail;
@@ -171,12 +198,10 @@ struct tf_event {
 	__u16 op;
 	__u16 code;
 	__u16 flags;
-	__u16 path_len; /* bytes of the directory's or object's path, without a zero byte */
-	__u16 name_len; /* bytes of the last name, where the hook was given a directory and a name; else 0 */
+	__u32 path_len;
 	char comm[16];
-	char name[TF_NAME_BYTES];
 };
-_Static_assert(sizeof(struct tf_event) == 336, "tf_event");
+_Static_assert(sizeof(struct tf_event) == 80, "tf_event");
 
 /* State of the whole enforcer, in global data that the loader maps. */
 struct tf_global {

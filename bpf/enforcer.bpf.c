@@ -51,6 +51,8 @@ const struct tf_learning *unused_learn __attribute__((unused));
 
 struct tf_global tf_state SEC(".data.global");
 
+/* The maps and all they hold; names are cut to 15 characters by the kernel. */
+
 /* slot -> jail. Writer: loader; counters: programs. Mapped by the loader for atomic stores. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -91,6 +93,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct tf_canary_count);
 } tf_canary SEC(".maps");
+
+/* What was loaded, and what has been proven of it. Writer: loader. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tf_proof);
+} tf_proofs SEC(".maps");
 
 /* hook -> verdicts made for jailed tasks. Writer: programs. */
 struct {
@@ -163,25 +173,95 @@ static __always_inline bool find_subject(struct subject *s)
 
 /* ---- events ---- */
 
-/* What a hook was asked, for the record. */
+/* What a hook was asked, for the record. dentry is the object, or the name that was to be made. */
 struct attempt {
 	enum tf_hook hook;
 	enum tf_op_id op;
-	const struct path *path; /* the object, or the directory that name is in; may be NULL */
-	struct dentry *name;	 /* NULL where path is the object */
-	struct inode *inode;	 /* the object, or the directory */
+	struct dentry *dentry;
+	struct vfsmount *mnt;
 };
+
+/* The way from an object up to the root of its mount namespace, for people to read: no verdict rests on it. */
+struct ascent {
+	__u64 dentry; /* numbers, not typed pointers: all reads are probes */
+	__u64 mount;  /* struct mount */
+	/*
+	 * The record, followed by room for the path and one name more, so that no name is cut to fit. Its path_len counts
+	 * along: the verifier follows a number in memory of the ring no further, where one on the stack would make it
+	 * walk through every iteration.
+	 */
+	struct tf_event *out;
+	__u32 flags;  /* enum tf_event_flag */
+	__u32 full;   /* the path did not fit */
+};
+
+/* One step: a name, or the crossing from a mount to the one below it. room is a constant for the verifier's sake. */
+static __always_inline long ascend(struct ascent *up, const __u64 room)
+{
+	struct dentry *dentry = (void *)up->dentry, *parent = NULL, *root = NULL;
+	struct mount *mount = (void *)up->mount, *above = NULL;
+	const unsigned char *name = NULL;
+	char *out;
+	__u64 len = up->out->path_len, n;
+	__u32 size = 0;
+
+	bpf_core_read(&root, sizeof(root), &mount->mnt.mnt_root);
+	if (dentry == root) {
+		bpf_core_read(&above, sizeof(above), &mount->mnt_parent);
+		if (!above || above == mount) {
+			up->flags = 0;
+			return 1;
+		}
+		bpf_core_read(&dentry, sizeof(dentry), &mount->mnt_mountpoint);
+		up->dentry = (__u64)dentry;
+		up->mount = (__u64)above;
+		return 0;
+	}
+	bpf_core_read(&parent, sizeof(parent), &dentry->d_parent);
+	if (!parent || parent == dentry) {
+		up->flags = TF_EVENT_UNREACHABLE;
+		return 1;
+	}
+	bpf_core_read(&name, sizeof(name), &dentry->d_name.name);
+	bpf_core_read(&size, sizeof(size), &dentry->d_name.len);
+	n = size;
+	asm volatile("" : "+r"(n)); /* else the compiler reads size from the stack again, where no bound is known */
+	if (n > TF_NAME_BYTES - 1)
+		n = TF_NAME_BYTES - 1;
+	if (len >= room || len + n + 1 > room) {
+		up->full = 1;
+		return 1;
+	}
+	out = (char *)(up->out + 1);
+	bpf_probe_read_kernel(out + len, n, name);
+	len += n;
+	out[len] = 0;
+	up->out->path_len = len + 1;
+	up->dentry = (__u64)parent;
+	return 0;
+}
+
+static long ascend_short(__u32 step __attribute__((unused)), struct ascent *up)
+{
+	return ascend(up, TF_PATH_SHORT);
+}
+
+static long ascend_long(__u32 step __attribute__((unused)), struct ascent *up)
+{
+	return ascend(up, TF_PATH_LONG);
+}
 
 static __always_inline void fill_event(struct tf_event *e, const struct subject *s, const struct attempt *a,
 				       enum tf_code code, int error, __u32 flags)
 {
 	__u64 id = bpf_get_current_pid_tgid();
+	struct inode *inode = a->dentry->d_inode;
 
 	e->time = bpf_ktime_get_boot_ns();
 	e->jail = s->jail ? s->jail->id : 0;
 	e->cgroup = s->cgroup;
-	e->ino = a->inode ? a->inode->i_ino : 0;
-	e->dev = a->inode ? a->inode->i_sb->s_dev : 0;
+	e->ino = inode ? inode->i_ino : 0;
+	e->dev = a->dentry->d_sb->s_dev;
 	e->pid = id >> 32;
 	e->tid = (__u32)id;
 	e->uid = (__u32)bpf_get_current_uid_gid();
@@ -191,58 +271,57 @@ static __always_inline void fill_event(struct tf_event *e, const struct subject 
 	e->code = code;
 	e->flags = flags;
 	e->path_len = 0;
-	e->name_len = 0;
 	bpf_get_current_comm(e->comm, sizeof(e->comm));
-	if (a->name) {
-		long n = bpf_probe_read_kernel_str(e->name, sizeof(e->name), a->name->d_name.name);
-
-		if (n > 1)
-			e->name_len = n - 1;
-	}
 }
 
 struct event_short {
 	struct tf_event head;
-	char path[TF_PATH_SHORT];
+	char path[TF_PATH_SHORT + TF_NAME_BYTES];
 };
 
 struct event_long {
 	struct tf_event head;
-	char path[TF_PATH_LONG];
+	char path[TF_PATH_LONG + TF_NAME_BYTES];
 };
 
 /*
  * Records are taken from the ring itself, not from a per-CPU buffer: programs of one CPU can preempt each other.
- * d_path says -ENAMETOOLONG when the path does not fit; then a record of the full size is taken.
+ * Gives -ENAMETOOLONG where a larger record is wanted.
  */
-#define emit_as(type)                                                                                       \
+#define emit_as(type, step, last)                                                                           \
 	({                                                                                                  \
 		struct type *rec = bpf_ringbuf_reserve(&tf_events, sizeof(struct type), 0);                 \
-		long len = 0;                                                                               \
+		long err = 0;                                                                               \
 		if (!rec) {                                                                                 \
-			len = -ENOSPC;                                                                      \
+			err = -ENOSPC;                                                                      \
 		} else {                                                                                    \
+			struct ascent up = {                                                                \
+				.dentry = (__u64)a->dentry,                                                 \
+				.mount = (__u64)a->mnt - bpf_core_field_offset(struct mount, mnt),          \
+				.out = &rec->head,                                                          \
+				.flags = TF_EVENT_CUT,                                                      \
+			};                                                                                  \
 			fill_event(&rec->head, s, a, code, error, flags);                                   \
-			if (a->path)                                                                        \
-				len = bpf_d_path((struct path *)a->path, rec->path, sizeof(rec->path));     \
-			if (len > 1)                                                                        \
-				rec->head.path_len = len - 1;                                               \
-			if (len == -ENAMETOOLONG && sizeof(rec->path) < TF_PATH_LONG)                       \
+			bpf_loop(TF_PATH_DEPTH, step, &up, 0);                                              \
+			rec->head.flags |= up.flags;                                                        \
+			if (up.full && !(last)) {                                                           \
 				bpf_ringbuf_discard(rec, 0);                                                \
-			else                                                                                \
+				err = -ENAMETOOLONG;                                                        \
+			} else {                                                                            \
 				bpf_ringbuf_submit(rec, 0);                                                 \
+			}                                                                                   \
 		}                                                                                           \
-		len;                                                                                        \
+		err;                                                                                        \
 	})
 
 static __always_inline void emit(const struct subject *s, const struct attempt *a, enum tf_code code, int error,
 				 __u32 flags)
 {
-	long len = emit_as(event_short);
+	long err = emit_as(event_short, ascend_short, false);
 
-	if (len == -ENAMETOOLONG)
-		len = emit_as(event_long);
-	if (len == -ENOSPC && s->jail)
+	if (err == -ENAMETOOLONG)
+		err = emit_as(event_long, ascend_long, true);
+	if (err == -ENOSPC && s->jail)
 		__sync_fetch_and_add(&s->jail->lost, 1);
 }
 
@@ -294,19 +373,27 @@ struct walk {
  * On btrfs device, number and generation are not an identity: subvolumes share them, snapshots repeat them. The
  * subvolume's root id tells them apart. ~0 is no subvolume's id, so where it cannot be read nothing matches.
  */
-static __always_inline __u64 volume_of(struct inode *inode)
+static __always_inline __u64 volume_at(__u64 inode)
 {
-	__u64 id = ~0ULL;
-	void *root = NULL;
+	__u64 id = ~0ULL, root = 0;
 
 	if (!tf_state.btrfs_ready)
 		return ~0ULL;
-	if (bpf_probe_read_kernel(&root, sizeof(root),
-				  (void *)inode - tf_state.btrfs_inode + tf_state.btrfs_root))
+	if (bpf_probe_read_kernel(&root, sizeof(root), (void *)(inode - tf_state.btrfs_inode + tf_state.btrfs_root)))
 		return ~0ULL;
-	if (bpf_probe_read_kernel(&id, sizeof(id), root + tf_state.btrfs_id))
+	if (bpf_probe_read_kernel(&id, sizeof(id), (void *)(root + tf_state.btrfs_id)))
 		return ~0ULL;
 	return id;
+}
+
+static __always_inline __u64 volume_of(struct dentry *dentry)
+{
+	__u64 inode = 0;
+
+	/* Read as a number: the verifier does not let a typed pointer move by an offset it does not know. */
+	if (bpf_core_read(&inode, sizeof(inode), &dentry->d_inode))
+		return ~0ULL;
+	return volume_at(inode);
 }
 
 static __always_inline enum tf_code check_grant(const struct tf_grant *grant, struct inode *inode)
@@ -332,7 +419,7 @@ static long walk_step(__u32 step, struct walk *w)
 	}
 	w->key.ino = inode->i_ino;
 	if (w->btrfs)
-		w->key.volume = volume_of(inode);
+		w->key.volume = volume_of(at);
 	grant = bpf_map_lookup_elem(&tf_grants, &w->key);
 	if (grant) {
 		w->code = check_grant(grant, inode);
@@ -550,8 +637,8 @@ int tf_file_open(unsigned long long *ctx)
 	struct attempt a = {
 		.hook = TF_HOOK_FILE_OPEN,
 		.op = need & TF_EXEC ? TF_OP_EXEC : need & TF_WRITE ? TF_OP_WRITE : TF_OP_READ,
-		.path = &file->f_path,
-		.inode = inode,
+		.dentry = dentry,
+		.mnt = mnt,
 	};
 	return verdict(&s, &a, code, -EACCES);
 }
@@ -564,7 +651,7 @@ static __always_inline int judge_object(enum tf_hook hook, enum tf_op_id op, con
 	if (!find_subject(&s))
 		return 0;
 
-	struct attempt a = { .hook = hook, .op = op, .path = path, .inode = path->dentry->d_inode };
+	struct attempt a = { .hook = hook, .op = op, .dentry = path->dentry, .mnt = path->mnt };
 
 	return verdict(&s, &a, s.jail ? check_object(&s, path->dentry, path->mnt, need) : TF_NO_DATA, -EACCES);
 }
@@ -584,8 +671,7 @@ static __always_inline int judge_create(enum tf_hook hook, const struct path *di
 	else
 		code = check_object(&s, dir->dentry, dir->mnt, TF_CREATE);
 
-	struct attempt a = { .hook = hook, .op = TF_OP_CREATE, .path = dir, .name = name,
-			     .inode = dir->dentry->d_inode };
+	struct attempt a = { .hook = hook, .op = TF_OP_CREATE, .dentry = name, .mnt = dir->mnt };
 
 	return verdict(&s, &a, code, -EACCES);
 }
@@ -599,7 +685,7 @@ static __always_inline int judge_delete(enum tf_hook hook, const struct path *di
 	if (!find_subject(&s))
 		return 0;
 
-	struct attempt a = { .hook = hook, .op = TF_OP_DELETE, .path = dir, .name = name, .inode = name->d_inode };
+	struct attempt a = { .hook = hook, .op = TF_OP_DELETE, .dentry = name, .mnt = dir->mnt };
 
 	return verdict(&s, &a, s.jail ? check_name(&s, name, dir->mnt, TF_DELETE, &rights) : TF_NO_DATA, -EACCES);
 }
@@ -684,8 +770,7 @@ int tf_path_link(unsigned long long *ctx)
 	if (!find_subject(&s))
 		return 0;
 
-	struct attempt a = { .hook = TF_HOOK_PATH_LINK, .op = TF_OP_LINK, .path = dir, .name = source,
-			     .inode = source->d_inode };
+	struct attempt a = { .hook = TF_HOOK_PATH_LINK, .op = TF_OP_LINK, .dentry = source, .mnt = dir->mnt };
 
 	if (!s.jail)
 		return verdict(&s, &a, TF_NO_DATA, -EACCES);
@@ -694,7 +779,7 @@ int tf_path_link(unsigned long long *ctx)
 	if (!code && !(w.rights & TF_READ))
 		code = TF_RIGHTS;
 	if (!code) {
-		a.name = name;
+		a.dentry = name;
 		code = check_target(&s, dir->dentry, dir->mnt, w.rights);
 	}
 	return verdict(&s, &a, code, errno_of(code));
@@ -726,17 +811,14 @@ int tf_path_rename(unsigned long long *ctx)
 	if (!find_subject(&s))
 		return 0;
 
-	struct attempt a = { .hook = TF_HOOK_PATH_RENAME, .op = TF_OP_RENAME, .path = old_dir, .name = old,
-			     .inode = old->d_inode };
+	struct attempt a = { .hook = TF_HOOK_PATH_RENAME, .op = TF_OP_RENAME, .dentry = old, .mnt = old_dir->mnt };
 
 	if (!s.jail)
 		return verdict(&s, &a, TF_NO_DATA, -EACCES);
 	/* A rename stays on one mount, so either directory's mount is both's. */
 	code = check_move(&s, old, new_dir->dentry, old_dir->mnt);
 	if (!code && new->d_inode) {
-		a.path = new_dir;
-		a.name = new;
-		a.inode = new->d_inode;
+		a.dentry = new;
 		if (ctx[4] & RENAME_EXCHANGE)
 			code = check_move(&s, new, old_dir->dentry, new_dir->mnt);
 		else
@@ -839,7 +921,7 @@ static __always_inline int learn(struct file *file, struct tf_identity *found)
 	found->rdev = BPF_CORE_READ(inode, i_rdev);
 	found->volume = 0;
 	if (found->magic == BTRFS_MAGIC) {
-		found->volume = volume_of(inode);
+		found->volume = volume_at((__u64)inode);
 		if (found->volume == ~0ULL)
 			return -EOPNOTSUPP;
 	}
@@ -858,7 +940,12 @@ int tf_learn(struct tf_learning *ctx)
 	struct fdtable *fdt;
 	struct file **table;
 	__u32 fd = ctx->fd;
+	struct subject s;
 
+	ctx->err = 0;
+	ctx->inside = find_subject(&s);
+	if (ctx->fd < 0)
+		return 0;
 	fdt = BPF_CORE_READ(task, files, fdt);
 	if (fd >= BPF_CORE_READ(fdt, max_fds)) {
 		ctx->err = -EBADF;

@@ -65,6 +65,8 @@ struct vfsmount {
 struct mnt_namespace;
 
 struct mount {
+	struct mount *mnt_parent;
+	struct dentry *mnt_mountpoint;
 	struct vfsmount mnt;
 	struct mnt_namespace *mnt_ns;
 };

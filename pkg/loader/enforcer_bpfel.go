@@ -54,16 +54,16 @@ type enforcerTfEvent struct {
 	Op      uint16
 	Code    uint16
 	Flags   uint16
-	PathLen uint16
-	NameLen uint16
+	PathLen uint32
 	Comm    [16]int8
-	Name    [256]int8
 }
 
 type enforcerTfEventFlag uint32
 
 const (
-	enforcerTfEventFlagTF_EVENT_MONITOR enforcerTfEventFlag = 1
+	enforcerTfEventFlagTF_EVENT_MONITOR     enforcerTfEventFlag = 1
+	enforcerTfEventFlagTF_EVENT_UNREACHABLE enforcerTfEventFlag = 2
+	enforcerTfEventFlagTF_EVENT_CUT         enforcerTfEventFlag = 4
 )
 
 type enforcerTfGlobal struct {
@@ -140,25 +140,29 @@ const (
 )
 
 type enforcerTfLearning struct {
-	_     structs.HostLayout
-	Fd    int32
-	Err   int32
-	Found enforcerTfIdentity
+	_      structs.HostLayout
+	Fd     int32
+	Err    int32
+	Inside uint32
+	Pad    uint32
+	Found  enforcerTfIdentity
 }
 
 type enforcerTfLimit uint32
 
 const (
-	enforcerTfLimitTF_MAX_JAILS   enforcerTfLimit = 4096
-	enforcerTfLimitTF_MAX_CGROUPS enforcerTfLimit = 65536
-	enforcerTfLimitTF_MAX_GRANTS  enforcerTfLimit = 131072
-	enforcerTfLimitTF_MEMBER_BITS enforcerTfLimit = 65536
-	enforcerTfLimitTF_MAX_DEPTH   enforcerTfLimit = 4096
-	enforcerTfLimitTF_MAX_NESTING enforcerTfLimit = 64
-	enforcerTfLimitTF_EVENT_BYTES enforcerTfLimit = 4194304
-	enforcerTfLimitTF_PATH_SHORT  enforcerTfLimit = 256
-	enforcerTfLimitTF_PATH_LONG   enforcerTfLimit = 4096
-	enforcerTfLimitTF_NAME_BYTES  enforcerTfLimit = 256
+	enforcerTfLimitTF_MAX_JAILS    enforcerTfLimit = 4096
+	enforcerTfLimitTF_MAX_CGROUPS  enforcerTfLimit = 65536
+	enforcerTfLimitTF_MAX_GRANTS   enforcerTfLimit = 131072
+	enforcerTfLimitTF_MEMBER_BITS  enforcerTfLimit = 65536
+	enforcerTfLimitTF_MAX_DEPTH    enforcerTfLimit = 4096
+	enforcerTfLimitTF_MAX_NESTING  enforcerTfLimit = 64
+	enforcerTfLimitTF_EVENT_BYTES  enforcerTfLimit = 4194304
+	enforcerTfLimitTF_PATH_SHORT   enforcerTfLimit = 256
+	enforcerTfLimitTF_PATH_LONG    enforcerTfLimit = 4096
+	enforcerTfLimitTF_PATH_DEPTH   enforcerTfLimit = 1024
+	enforcerTfLimitTF_MAX_ATTACHED enforcerTfLimit = 96
+	enforcerTfLimitTF_NAME_BYTES   enforcerTfLimit = 256
 )
 
 type enforcerTfMember struct {
@@ -182,6 +186,23 @@ const (
 	enforcerTfOpIdTF_OPS           enforcerTfOpId = 8
 )
 
+type enforcerTfProof struct {
+	_       structs.HostLayout
+	Time    uint64
+	Boot    [16]uint8
+	Build   [32]uint8
+	Count   uint32
+	Pad     uint32
+	Entries [96]enforcerTfProofEntry
+}
+
+type enforcerTfProofEntry struct {
+	_       structs.HostLayout
+	Program uint32
+	Link    uint32
+	Tag     uint64
+}
+
 type enforcerTfRight uint32
 
 const (
@@ -202,6 +223,7 @@ const (
 	enforcerMapTfGrants        = "tf_grants"
 	enforcerMapTfJails         = "tf_jails"
 	enforcerMapTfMembers       = "tf_members"
+	enforcerMapTfProofs        = "tf_proofs"
 	enforcerMapTfRuns          = "tf_runs"
 	enforcerProgTfCgroupMkdir  = "tf_cgroup_mkdir"
 	enforcerProgTfCgroupRmdir  = "tf_cgroup_rmdir"
@@ -296,6 +318,7 @@ type enforcerMapSpecs struct {
 	TfGrants  *ebpf.MapSpec `ebpf:"tf_grants"`
 	TfJails   *ebpf.MapSpec `ebpf:"tf_jails"`
 	TfMembers *ebpf.MapSpec `ebpf:"tf_members"`
+	TfProofs  *ebpf.MapSpec `ebpf:"tf_proofs"`
 	TfRuns    *ebpf.MapSpec `ebpf:"tf_runs"`
 }
 
@@ -340,6 +363,7 @@ type enforcerMaps struct {
 	TfGrants  *ebpf.Map `ebpf:"tf_grants"`
 	TfJails   *ebpf.Map `ebpf:"tf_jails"`
 	TfMembers *ebpf.Map `ebpf:"tf_members"`
+	TfProofs  *ebpf.Map `ebpf:"tf_proofs"`
 	TfRuns    *ebpf.Map `ebpf:"tf_runs"`
 }
 
@@ -350,6 +374,7 @@ func (m *enforcerMaps) Close() error {
 		m.TfGrants,
 		m.TfJails,
 		m.TfMembers,
+		m.TfProofs,
 		m.TfRuns,
 	)
 }

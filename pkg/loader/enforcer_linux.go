@@ -1,0 +1,654 @@
+package loader
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+	"github.com/thenforce/thenforce/pkg/engine"
+	"golang.org/x/sys/unix"
+)
+
+// Options says where the enforcer lives. The zero value is right for every use but tests.
+type Options struct {
+	// PinRoot is the folder below a BPF file system; empty: /sys/fs/bpf/thenforce.
+	PinRoot string
+	// StateDir holds the lock and the records of live jails; empty: /run/thenforce.
+	StateDir string
+}
+
+func (o Options) withDefaults() Options {
+	if o.PinRoot == "" {
+		o.PinRoot = filepath.Join(bpffsPath, "thenforce")
+	}
+	if o.StateDir == "" {
+		o.StateDir = "/run/thenforce"
+	}
+	return o
+}
+
+func (o Options) pins() string { return filepath.Join(o.PinRoot, fmt.Sprintf("v%d", ABI)) }
+
+// staging is where pins are made before they are published. BPF file systems take no dot in a name.
+func (o Options) staging() string { return o.pins() + "-new" }
+
+// Enforcer is the set of attached programs and their maps. It is not safe for concurrent use; two processes that hold
+// one each are safe, a lock file keeps their changes apart.
+type Enforcer struct {
+	opts  Options
+	links []link.Link // by attachment; nil where it is lost
+
+	learnProgram                                        *ebpf.Program
+	jails, members, grants, events, canary, runs, proof *ebpf.Map
+	global                                              *ebpf.Map
+
+	jailSlots []enforcerTfJail // mapped: the kernel's own memory
+	state     *enforcerTfGlobal
+	unmap     []func()
+}
+
+// maps gives the place of every map by the name it is pinned under.
+func (e *Enforcer) maps() map[string]**ebpf.Map {
+	return map[string]**ebpf.Map{
+		enforcerMapTfJails:   &e.jails,
+		enforcerMapTfMembers: &e.members,
+		enforcerMapTfGrants:  &e.grants,
+		enforcerMapTfEvents:  &e.events,
+		enforcerMapTfCanary:  &e.canary,
+		enforcerMapTfRuns:    &e.runs,
+		enforcerMapTfProofs:  &e.proof,
+		globalPin:            &e.global,
+	}
+}
+
+const (
+	globalSection = ".data.global"
+	globalPin     = "tf_global"
+)
+
+// Open adopts the pinned enforcer or loads one, proves it where no valid proof is there, and says in the status what
+// is in force. With an unverified status it returns no Enforcer where there is none to speak of; with one, jails that
+// are live can still be listed and deleted. An error means that the status could not be found out.
+func Open(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
+	opts = opts.withDefaults()
+	status := look()
+	if hasBlocking(status) {
+		status.Settle()
+		return nil, status, nil
+	}
+	unlock, err := lock(opts)
+	if err != nil {
+		return nil, status, err
+	}
+	defer unlock()
+
+	e, err := adopt(opts)
+	if errors.Is(err, fs.ErrNotExist) {
+		e, err = load(opts)
+	}
+	if err != nil {
+		return nil, withLoadError(status, err), nil
+	}
+	e.report(&status)
+	if status.Settle(); onlyUnproven(status) {
+		status = e.proveAndReport()
+	}
+	return e, status, nil
+}
+
+// Inspect says what is in force without loading, attaching or changing anything.
+func Inspect(opts Options) engine.EnforcementStatus {
+	opts = opts.withDefaults()
+	status := look()
+	if hasCode(status, engine.PermissionDenied) || hasCode(status, engine.BPFFSMissing) {
+		status.Settle()
+		return status
+	}
+	e, err := adopt(opts)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		status.Add(engine.NotLoaded, "")
+		status.Settle()
+		return status
+	case err != nil:
+		return withLoadError(status, err)
+	}
+	defer e.Close()
+	e.report(&status)
+	status.Settle()
+	return status
+}
+
+// Verify runs the canaries again whatever has been proven before, loading the programs first where they are not.
+func Verify(opts Options) (engine.EnforcementStatus, error) {
+	e, status, err := Open(opts)
+	if err != nil || e == nil {
+		return status, err
+	}
+	defer e.Close()
+	if hasBlocking(status) {
+		return status, nil
+	}
+	unlock, err := lock(e.opts)
+	if err != nil {
+		return status, err
+	}
+	defer unlock()
+	return e.proveAndReport(), nil
+}
+
+func hasBlocking(s engine.EnforcementStatus) bool { return len(s.Blocking()) > 0 }
+
+func hasCode(s engine.EnforcementStatus, code engine.EnforcementCode) bool {
+	for _, r := range s.Reasons {
+		if r.Code == code {
+			return true
+		}
+	}
+	return false
+}
+
+func onlyUnproven(s engine.EnforcementStatus) bool {
+	codes := s.Blocking()
+	return len(codes) == 1 && codes[0] == engine.NotProven
+}
+
+// reasonError is an error that already knows which reason it is.
+type reasonError struct {
+	code engine.EnforcementCode
+	err  error
+}
+
+func (e *reasonError) Error() string { return e.err.Error() }
+func (e *reasonError) Unwrap() error { return e.err }
+
+func withLoadError(status engine.EnforcementStatus, err error) engine.EnforcementStatus {
+	var known *reasonError
+	if errors.As(err, &known) {
+		status.Add(known.code, known.err.Error())
+	} else {
+		status.Add(reasonForLoad(err), err.Error())
+	}
+	status.Settle()
+	return status
+}
+
+// lock keeps changes of different processes apart. The file stays; the lock goes with the descriptor.
+func lock(opts Options) (func(), error) {
+	if err := os.MkdirAll(opts.StateDir, 0o755); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(opts.StateDir, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
+	}
+	return func() { f.Close() }, nil
+}
+
+// load puts the programs into the kernel and pins them. What it made is gone again when it fails: the pins become
+// visible in one rename at the end.
+func load(opts Options) (_ *Enforcer, err error) {
+	if err := os.MkdirAll(opts.PinRoot, 0o700); err != nil {
+		return nil, fmt.Errorf("make pin folder: %w", err)
+	}
+	staging := opts.staging()
+	if err := removePins(staging); err != nil {
+		return nil, &reasonError{engine.StalePins, err}
+	}
+	if err := requireHooks(); err != nil {
+		return nil, err
+	}
+	spec, err := programs()
+	if err != nil {
+		return nil, err
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer coll.Close()
+
+	e := &Enforcer{opts: opts, links: make([]link.Link, len(attachments))}
+	defer func() {
+		if err != nil {
+			e.Close()
+			removePins(staging)
+		}
+	}()
+	if err := os.Mkdir(staging, 0o700); err != nil {
+		return nil, fmt.Errorf("make pin folder: %w", err)
+	}
+	for i, a := range attachments {
+		l, err := attach(a, coll.Programs[a.program])
+		if err != nil {
+			return nil, fmt.Errorf("attach %s: %w", a.name, err)
+		}
+		e.links[i] = l
+		if err := l.Pin(filepath.Join(staging, "link_"+a.name)); err != nil {
+			return nil, fmt.Errorf("pin link of %s: %w", a.name, err)
+		}
+	}
+	e.learnProgram = coll.DetachProgram(enforcerProgTfLearn)
+	if err := e.learnProgram.Pin(filepath.Join(staging, enforcerProgTfLearn)); err != nil {
+		return nil, fmt.Errorf("pin %s: %w", enforcerProgTfLearn, err)
+	}
+	for name, place := range e.maps() {
+		in := name
+		if name == globalPin {
+			in = globalSection
+		}
+		if *place = coll.DetachMap(in); *place == nil {
+			return nil, bug("no map " + in)
+		}
+		if err := (*place).Pin(filepath.Join(staging, name)); err != nil {
+			return nil, fmt.Errorf("pin map %s: %w", name, err)
+		}
+	}
+	if err := e.mapMemory(); err != nil {
+		return nil, err
+	}
+	if err := e.proof.Put(uint32(0), &enforcerTfProof{Build: buildDigest()}); err != nil {
+		return nil, fmt.Errorf("write proof: %w", err)
+	}
+	if err := os.Rename(staging, opts.pins()); err != nil {
+		return nil, fmt.Errorf("publish pins: %w", err)
+	}
+	return e, nil
+}
+
+// programs is the object file without its .bss: that only holds the pointers which bring the shared types into BTF.
+func programs() (*ebpf.CollectionSpec, error) {
+	spec, err := loadEnforcer()
+	if err != nil {
+		return nil, err
+	}
+	for name, v := range spec.Variables {
+		if v.SectionName == ".bss" {
+			delete(spec.Variables, name)
+		}
+	}
+	delete(spec.Maps, ".bss")
+	return spec, nil
+}
+
+// requireHooks asks the kernel's type information for every hook, so that one that is missing is named instead of
+// failing somewhere within a load.
+func requireHooks() error {
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return &reasonError{engine.BTFMissing, err}
+	}
+	for _, a := range attachments {
+		if a.tracepoint {
+			var typedef *btf.Typedef
+			if err := kernel.TypeByName("btf_trace_"+a.name, &typedef); err != nil {
+				return fmt.Errorf("tracepoint %s: %w", a.name, errHookMissing)
+			}
+			continue
+		}
+		var fn *btf.Func
+		if err := kernel.TypeByName("bpf_lsm_"+a.name, &fn); err != nil {
+			return fmt.Errorf("lsm hook %s: %w", a.name, errHookMissing)
+		}
+	}
+	return nil
+}
+
+func attach(a attachment, program *ebpf.Program) (link.Link, error) {
+	if program == nil {
+		return nil, bug("no program " + a.program)
+	}
+	if a.tracepoint {
+		return link.AttachTracing(link.TracingOptions{Program: program, AttachType: ebpf.AttachTraceRawTp})
+	}
+	return link.AttachLSM(link.LSMOptions{Program: program})
+}
+
+// adopt opens what is pinned. No pins at all is fs.ErrNotExist; pins that are incomplete are stale.
+func adopt(opts Options) (_ *Enforcer, err error) {
+	dir := opts.pins()
+	if _, err := os.Stat(dir); err != nil {
+		return nil, err
+	}
+	e := &Enforcer{opts: opts, links: make([]link.Link, len(attachments))}
+	defer func() {
+		if err != nil {
+			e.Close()
+		}
+	}()
+	stale := func(what string, err error) error {
+		if errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("open %s: %w", what, err)
+		}
+		// Not wrapped: a missing pin must not look like "nothing is pinned".
+		return &reasonError{engine.StalePins, fmt.Errorf("open %s: %v", filepath.Join(dir, what), err)}
+	}
+	for i, a := range attachments {
+		pin := "link_" + a.name
+		l, err := link.LoadPinnedLink(filepath.Join(dir, pin), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // report says link-lost
+		}
+		if err != nil {
+			return nil, stale(pin, err)
+		}
+		e.links[i] = l
+	}
+	if e.learnProgram, err = ebpf.LoadPinnedProgram(filepath.Join(dir, enforcerProgTfLearn), nil); err != nil {
+		return nil, stale(enforcerProgTfLearn, err)
+	}
+	for name, place := range e.maps() {
+		if *place, err = ebpf.LoadPinnedMap(filepath.Join(dir, name), nil); err != nil {
+			return nil, stale(name, err)
+		}
+	}
+	if err := e.mapMemory(); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// mapMemory maps the maps that are changed by single stores.
+func (e *Enforcer) mapMemory() error {
+	slots, err := e.mmap(e.jails, int(enforcerTfLimitTF_MAX_JAILS)*int(unsafe.Sizeof(enforcerTfJail{})))
+	if err != nil {
+		return fmt.Errorf("map jails: %w", err)
+	}
+	e.jailSlots = unsafe.Slice((*enforcerTfJail)(unsafe.Pointer(&slots[0])), int(enforcerTfLimitTF_MAX_JAILS))
+	state, err := e.mmap(e.global, int(unsafe.Sizeof(enforcerTfGlobal{})))
+	if err != nil {
+		return fmt.Errorf("map state: %w", err)
+	}
+	e.state = (*enforcerTfGlobal)(unsafe.Pointer(&state[0]))
+	return nil
+}
+
+func (e *Enforcer) mmap(m *ebpf.Map, size int) ([]byte, error) {
+	if have := int(m.ValueSize()) * int(m.MaxEntries()); have < size {
+		return nil, &reasonError{engine.StalePins, fmt.Errorf("pinned map holds %d bytes, this build needs %d", have, size)}
+	}
+	page := os.Getpagesize()
+	size = (size + page - 1) / page * page
+	mem, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	e.unmap = append(e.unmap, func() { unix.Munmap(mem) })
+	return mem, nil
+}
+
+// Close lets go of the descriptors. Nothing in the kernel changes.
+func (e *Enforcer) Close() error {
+	e.jailSlots, e.state = nil, nil
+	for _, f := range e.unmap {
+		f()
+	}
+	e.unmap = nil
+	var errs []error
+	for i, l := range e.links {
+		if l != nil {
+			errs = append(errs, l.Close())
+			e.links[i] = nil
+		}
+	}
+	if e.learnProgram != nil {
+		errs = append(errs, e.learnProgram.Close())
+		e.learnProgram = nil
+	}
+	for _, place := range e.maps() {
+		if *place != nil {
+			errs = append(errs, (*place).Close())
+			*place = nil
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Unload detaches and unpins everything. It refuses while jails live, unless forced.
+func Unload(opts Options, force bool) error {
+	opts = opts.withDefaults()
+	unlock, err := lock(opts)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	e, err := adopt(opts)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return removePins(opts.staging())
+	case err != nil && !force:
+		return err
+	case err == nil:
+		live := len(e.liveSlots())
+		e.Close()
+		if live > 0 && !force {
+			return fmt.Errorf("unload: %d jails are live and would no longer be enforced: delete them first (thenforce jail list), or use --force", live)
+		}
+	}
+	if err := removePins(opts.pins()); err != nil {
+		return err
+	}
+	return os.RemoveAll(filepath.Join(opts.StateDir, "jails"))
+}
+
+// removePins removes a folder of pins; one that is not there is fine. A program stays attached until the last pin or
+// descriptor of its link goes.
+func removePins(dir string) error {
+	return os.RemoveAll(dir)
+}
+
+// report adds what the kernel says about the attached programs now.
+func (e *Enforcer) report(s *engine.EnforcementStatus) {
+	s.Pins = &engine.PinStatus{Path: e.opts.pins(), ABI: ABI}
+	now, lost := e.attached()
+	for i, a := range attachments {
+		s.Hooks[i].Attached = now[i] != enforcerTfProofEntry{}
+		s.Hooks[i].Runs = e.runsOf(a)
+	}
+	for _, name := range lost {
+		s.Add(engine.LinkLost, name)
+	}
+	if misses := e.recursionMisses(); len(misses) > 0 {
+		s.Add(engine.CanaryFailed, "the kernel skipped programs while another ran on the same CPU: "+strings.Join(misses, ", ")+
+			" (boot with preempt=voluntary, or a kernel that has commit 271de525e1d7)")
+	}
+	for _, slot := range e.liveSlots() {
+		s.Jails++
+		s.Events.Lost += atomic.LoadUint64(&e.jailSlots[slot].Lost)
+	}
+	if s.Events.Lost > 0 {
+		s.Add(engine.EventsLost, fmt.Sprintf("%d events", s.Events.Lost))
+	}
+	if atomic.LoadUint32(&e.state.Overflow) != 0 {
+		s.Add(engine.MapFull, "the table of jailed cgroups was full once: every check now looks at all ancestors")
+	}
+	proof, ok := e.validProof(now)
+	if !ok {
+		s.Add(engine.NotProven, "")
+		return
+	}
+	for i := range s.Hooks {
+		s.Hooks[i].Proven = s.Hooks[i].Attached
+	}
+	s.Proof = &engine.EnforcementProof{
+		BootID: formatBootID(proof.Boot), ABI: ABI, Time: time.Unix(0, int64(proof.Time)).UTC(),
+	}
+}
+
+// attached asks the kernel which program every link runs. A link that is lost has the zero entry.
+func (e *Enforcer) attached() (entries []enforcerTfProofEntry, lost []string) {
+	entries = make([]enforcerTfProofEntry, len(attachments))
+	for i, a := range attachments {
+		entry, err := entryOf(e.links[i])
+		if err != nil {
+			lost = append(lost, fmt.Sprintf("%s (%v)", a.name, err))
+			continue
+		}
+		entries[i] = entry
+	}
+	return entries, lost
+}
+
+func entryOf(l link.Link) (enforcerTfProofEntry, error) {
+	if l == nil {
+		return enforcerTfProofEntry{}, errors.New("its pin is gone")
+	}
+	info, err := l.Info()
+	if err != nil {
+		return enforcerTfProofEntry{}, err
+	}
+	if info.Program == 0 {
+		return enforcerTfProofEntry{}, errors.New("it was detached")
+	}
+	program, err := ebpf.NewProgramFromID(info.Program)
+	if err != nil {
+		return enforcerTfProofEntry{}, err
+	}
+	defer program.Close()
+	pi, err := program.Info()
+	if err != nil {
+		return enforcerTfProofEntry{}, err
+	}
+	tag, err := parseTag(pi.Tag)
+	if err != nil {
+		return enforcerTfProofEntry{}, err
+	}
+	return enforcerTfProofEntry{Program: uint32(info.Program), Link: uint32(info.ID), Tag: tag}, nil
+}
+
+func parseTag(text string) (uint64, error) {
+	return strconv.ParseUint(text, 16, 64)
+}
+
+// recursionMisses names programs that the kernel skipped because the same program was already running on that CPU.
+// Before commit 271de525e1d7 ("bpf: Remove prog->active check for bpf_lsm and bpf_iter", Linux 6.2) a preemptible
+// kernel did that to LSM programs, and a skipped program allows.
+func (e *Enforcer) recursionMisses() []string {
+	var missed []string
+	for i, a := range attachments {
+		if a.tracepoint || e.links[i] == nil {
+			continue
+		}
+		info, err := e.links[i].Info()
+		if err != nil {
+			continue // counted as lost
+		}
+		program, err := ebpf.NewProgramFromID(info.Program)
+		if err != nil {
+			continue
+		}
+		stats, err := program.Stats()
+		program.Close()
+		if err == nil && stats.RecursionMisses > 0 {
+			missed = append(missed, fmt.Sprintf("%s %d times", a.name, stats.RecursionMisses))
+		}
+	}
+	return missed
+}
+
+func (e *Enforcer) runsOf(a attachment) uint64 {
+	if a.hook < 0 {
+		return 0
+	}
+	var perCPU []uint64
+	if err := e.runs.Lookup(uint32(a.hook), &perCPU); err != nil {
+		return 0
+	}
+	var sum uint64
+	for _, n := range perCPU {
+		sum += n
+	}
+	return sum
+}
+
+// validProof reads the record of the last passed canaries. It is valid for exactly what is attached now.
+func (e *Enforcer) validProof(now []enforcerTfProofEntry) (*enforcerTfProof, bool) {
+	var proof enforcerTfProof
+	if err := e.proof.Lookup(uint32(0), &proof); err != nil {
+		return nil, false
+	}
+	boot, err := bootID()
+	if err != nil || proof.Boot != boot || int(proof.Count) != len(now) {
+		return nil, false
+	}
+	for i, entry := range now {
+		if entry == (enforcerTfProofEntry{}) || proof.Entries[i] != entry {
+			return nil, false
+		}
+	}
+	return &proof, true
+}
+
+func (e *Enforcer) writeProof(entries []enforcerTfProofEntry) error {
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	proof := enforcerTfProof{Time: uint64(time.Now().UnixNano()), Boot: boot, Build: buildDigest(), Count: uint32(len(entries))}
+	copy(proof.Entries[:], entries)
+	return e.proof.Put(uint32(0), &proof)
+}
+
+// bootID reads the random id of this boot; see random(4).
+func bootID() (id [16]byte, err error) {
+	const path = "/proc/sys/kernel/random/boot_id"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return id, err
+	}
+	digits := strings.ReplaceAll(strings.TrimSpace(string(text)), "-", "")
+	if n, err := decodeHex(id[:], digits); n != len(id) || err != nil {
+		return id, fmt.Errorf("parse %s: %q is no boot id", path, text)
+	}
+	return id, nil
+}
+
+// decodeHex fills all of dst or fails.
+func decodeHex(dst []byte, digits string) (int, error) {
+	if len(digits) != hex.EncodedLen(len(dst)) {
+		return 0, hex.ErrLength
+	}
+	return hex.Decode(dst, []byte(digits))
+}
+
+func formatBootID(id [16]byte) string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", id[0:4], id[4:6], id[6:8], id[8:10], id[10:16])
+}
+
+// buildDigest tells which object file this build carries.
+func buildDigest() [32]byte { return sha256.Sum256(_EnforcerBytes) }
+
+// bug is for states that no input and no kernel can bring about.
+func bug(what string) error { return fmt.Errorf("bug in thenforce: %s; please report it", what) }
+
+// bootTime is now on the clock that grants expire by.
+func bootTime() uint64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0
+	}
+	return uint64(ts.Nano())
+}

@@ -1,0 +1,148 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/thenforce/thenforce/pkg/engine"
+	"github.com/thenforce/thenforce/pkg/mountmap"
+	"golang.org/x/sys/unix"
+)
+
+// Identity is an inode as the kernel itself names it.
+type Identity struct {
+	Device     mountmap.KernelDev
+	Volume     uint64 // btrfs: the root id of the subvolume; else 0
+	Inode      uint64
+	Generation uint32
+	Mode       uint32 // as st_mode
+	Rdev       mountmap.KernelDev
+	Magic      uint64 // of the file system, as in statfs(2)
+}
+
+func (id Identity) key(policy uint32) enforcerTfGrantKey {
+	return enforcerTfGrantKey{Ino: id.Inode, Volume: id.Volume, Dev: uint32(id.Device), Policy: policy}
+}
+
+// ask runs the learning program on this very thread: it looks into the thread's own descriptor table.
+func (e *Enforcer) ask(fd int32) (enforcerTfLearning, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	// EINTR counts as success for cilium/ebpf, so an answer has to show that it is one.
+	const unanswered = -int32(unix.EAGAIN)
+	for range 8 {
+		in := enforcerTfLearning{Fd: fd, Err: unanswered}
+		var out enforcerTfLearning
+		if _, err := e.learnProgram.Run(&ebpf.RunOptions{Context: &in, ContextOut: &out}); err != nil {
+			return out, err
+		}
+		if out.Err != unanswered {
+			return out, nil
+		}
+	}
+	return enforcerTfLearning{}, unix.EINTR
+}
+
+// insideJail reports whether this process is itself in a jail.
+func (e *Enforcer) insideJail() (bool, error) {
+	answer, err := e.ask(-1)
+	return answer.Inside != 0, err
+}
+
+// Learn asks the kernel for the identity behind an open descriptor; O_PATH will do. Where the kernel does not tell,
+// the error wraps [engine.UnverifiedError] with device-unobserved or device-ambiguous.
+func (e *Enforcer) Learn(f *os.File) (Identity, error) {
+	answer, err := e.ask(int32(f.Fd()))
+	if err == nil && answer.Err == -int32(unix.EOPNOTSUPP) {
+		// btrfs, and its structures are not known yet: the module may have come after the programs.
+		if err = e.learnBtrfs(); err == nil {
+			answer, err = e.ask(int32(f.Fd()))
+		}
+	}
+	switch {
+	case err != nil:
+		return Identity{}, unobserved(engine.DeviceUnobserved, f.Name(), err)
+	case answer.Err == -int32(unix.EOPNOTSUPP):
+		return Identity{}, unobserved(engine.DeviceAmbiguous, f.Name(), errors.New("the subvolume cannot be read"))
+	case answer.Err != 0:
+		return Identity{}, unobserved(engine.DeviceUnobserved, f.Name(), unix.Errno(-answer.Err))
+	}
+	found := answer.Found
+	return Identity{
+		Device: mountmap.KernelDev(found.Dev), Volume: found.Volume, Inode: found.Ino, Generation: found.Generation,
+		Mode: found.Mode, Rdev: mountmap.KernelDev(found.Rdev), Magic: found.Magic,
+	}, nil
+}
+
+func unobserved(code engine.EnforcementCode, path string, err error) error {
+	reason := engine.NewReason(code, fmt.Sprintf("%s: %v", path, err))
+	return &engine.UnverifiedError{Reasons: []engine.EnforcementReason{reason}}
+}
+
+// learnBtrfs tells the programs where struct btrfs_inode keeps what they need, from the module's own BTF.
+func (e *Enforcer) learnBtrfs() error {
+	spec, err := btf.LoadKernelModuleSpec("btrfs")
+	if errors.Is(err, fs.ErrNotExist) {
+		spec, err = btf.LoadKernelSpec() // built in
+	}
+	if err != nil {
+		return fmt.Errorf("read type information of btrfs: %w", err)
+	}
+	inode, err := offsetOf(spec, "btrfs_inode", "vfs_inode")
+	if err != nil {
+		return err
+	}
+	root, err := offsetOf(spec, "btrfs_inode", "root")
+	if err != nil {
+		return err
+	}
+	key, err := offsetOf(spec, "btrfs_root", "root_key")
+	if err != nil {
+		return err
+	}
+	object, err := offsetOf(spec, "btrfs_key", "objectid")
+	if err != nil {
+		return err
+	}
+	e.state.BtrfsInode, e.state.BtrfsRoot, e.state.BtrfsId = inode, root, key+object
+	atomic.StoreUint32(&e.state.BtrfsReady, 1)
+	return nil
+}
+
+func offsetOf(spec *btf.Spec, structure, member string) (uint32, error) {
+	var s *btf.Struct
+	if err := spec.TypeByName(structure, &s); err != nil {
+		return 0, fmt.Errorf("find struct %s: %w", structure, err)
+	}
+	for _, m := range s.Members {
+		if m.Name == member {
+			return m.Offset.Bytes(), nil
+		}
+	}
+	return 0, fmt.Errorf("struct %s has no member %s", structure, member)
+}
+
+// open opens an object of a policy for learning. The path is canonical, so a symbolic link on it means that somebody
+// changed it since, and nothing is followed.
+func open(path string) (*os.File, error) {
+	how := unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	for {
+		fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+			continue
+		}
+		if err != nil {
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+		return os.NewFile(uintptr(fd), path), nil
+	}
+}

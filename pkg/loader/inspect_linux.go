@@ -1,0 +1,155 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+	"github.com/thenforce/thenforce/pkg/engine"
+	"github.com/thenforce/thenforce/pkg/mountmap"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	lsmListPath  = "/sys/kernel/security/lsm"
+	lockdownPath = "/sys/kernel/security/lockdown"
+	btfPath      = "/sys/kernel/btf/vmlinux"
+	bpffsPath    = "/sys/fs/bpf"
+)
+
+// look fills in everything that can be seen without touching a BPF object.
+func look() engine.EnforcementStatus {
+	s := engine.EnforcementStatus{
+		Backend: "bpf-lsm",
+		LSM:     []string{},
+		Reasons: []engine.EnforcementReason{},
+		Hooks:   []engine.HookStatus{},
+	}
+	for _, a := range attachments {
+		s.Hooks = append(s.Hooks, engine.HookStatus{Name: a.name, Required: true})
+	}
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err == nil {
+		s.Kernel = unix.ByteSliceToString(uts.Release[:])
+	}
+	lookAtModules(&s)
+	if !onFileSystem("/sys", unix.SYSFS_MAGIC) {
+		s.Add(engine.BTFMissing, "/sys is not a sysfs")
+	} else if _, err := os.Stat(btfPath); err != nil {
+		s.Add(engine.BTFMissing, err.Error())
+	} else {
+		s.BTF = true
+	}
+	lookAtMounts(&s)
+	if os.Geteuid() != 0 {
+		s.Add(engine.PermissionDenied, fmt.Sprintf("running as uid %d", os.Geteuid()))
+	}
+	return s
+}
+
+// lookAtModules reads the list of active security modules: "bpf" has to be a whole entry of it.
+func lookAtModules(s *engine.EnforcementStatus) {
+	if !onFileSystem(lsmListPath, unix.SECURITYFS_MAGIC) {
+		s.Add(engine.LSMListUnreadable, lsmListPath+" is not there or not on a securityfs")
+		return
+	}
+	text, err := os.ReadFile(lsmListPath)
+	if err != nil {
+		s.Add(engine.LSMListUnreadable, err.Error())
+		return
+	}
+	s.LSM = strings.Split(strings.TrimSpace(string(text)), ",")
+	for _, name := range s.LSM {
+		if name == "bpf" {
+			return
+		}
+	}
+	s.Add(engine.LSMInactive, fmt.Sprintf("%s says %s", lsmListPath, strings.Join(s.LSM, ",")))
+}
+
+func lookAtMounts(s *engine.EnforcementStatus) {
+	s.Mountinfo = "unavailable"
+	table, err := mountmap.Read()
+	switch {
+	case errors.Is(err, mountmap.ErrMalformed):
+		s.Mountinfo = "malformed"
+		s.Add(engine.MountinfoMalformed, err.Error())
+	case errors.Is(err, mountmap.ErrUntrusted):
+		s.Add(engine.ProcfsUntrusted, err.Error())
+	case err != nil:
+		s.Add(engine.MountinfoUnavailable, err.Error())
+	default:
+		s.Mountinfo = "ok"
+		if s.Cgroup.Mount = cgroupMount(table); s.Cgroup.Mount != "" {
+			s.Cgroup.Version = 2
+		}
+	}
+	if s.Cgroup.Version == 0 {
+		s.Add(engine.CgroupV2Missing, "")
+	}
+	if !onFileSystem(bpffsPath, unix.BPF_FS_MAGIC) {
+		s.Add(engine.BPFFSMissing, bpffsPath+" is not a BPF file system")
+	}
+}
+
+// cgroupMount finds the cgroup v2 hierarchy, alone or beside v1 (hybrid), that nothing else is mounted over.
+func cgroupMount(table *mountmap.Table) string {
+	for m := range table.All() {
+		if m.FSType != "cgroup2" {
+			continue
+		}
+		if top, ok := table.At(m.Point); ok && top.ID == m.ID && onFileSystem(m.Point, unix.CGROUP2_SUPER_MAGIC) {
+			return m.Point
+		}
+	}
+	return ""
+}
+
+// onFileSystem reports whether path is there and on a file system of that kind.
+func onFileSystem(path string, magic int64) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && int64(st.Type) == magic
+}
+
+// lockdown reports whether the kernel forbids BPF to read its memory; see kernel_lockdown(7).
+func lockdown() bool {
+	text, err := os.ReadFile(lockdownPath)
+	return err == nil && strings.Contains(string(text), "[confidentiality]")
+}
+
+// errnoNotSupported is the kernel-internal ENOTSUPP, which bpf(2) lets through and no header for programs names.
+const errnoNotSupported = syscall.Errno(524)
+
+// errHookMissing: the kernel has no such LSM hook or tracepoint, or was built without it.
+var errHookMissing = errors.New("no such hook in this kernel")
+
+func isVerifierError(err error) bool {
+	var verifier *ebpf.VerifierError
+	return errors.As(err, &verifier)
+}
+
+// reasonForLoad says which reason an error of loading or attaching is.
+func reasonForLoad(err error) engine.EnforcementCode {
+	switch {
+	case isVerifierError(err):
+		return engine.VerifierRejected
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.E2BIG):
+		return engine.AttachBusy
+	case errors.Is(err, fs.ErrPermission) && lockdown():
+		return engine.Lockdown
+	case errors.Is(err, fs.ErrPermission):
+		return engine.PermissionDenied
+	case errors.Is(err, errHookMissing):
+		return engine.HookMissing
+	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, errnoNotSupported):
+		return engine.AttachUnsupported
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.ENOMEM):
+		return engine.MapFull
+	default:
+		return engine.KernelTooOld
+	}
+}
