@@ -73,7 +73,7 @@ func Compile(p Policy, probes Probes) (AllowedSets, error) {
 		Path:   workspace.CanonicalRoot,
 		Rights: rights,
 		Source: SourceWorkspace,
-	}, workspace.VolumeIdentity.entry)
+	}, workspace.entry)
 	for i := range p.Grants {
 		if err := c.grant(i); err != nil {
 			return AllowedSets{}, err

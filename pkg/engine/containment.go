@@ -2,6 +2,8 @@
 
 package engine
 
+import "github.com/thenforce/thenforce/pkg/mountmap"
+
 // Outcome is the engine's answer to whether a path may be used.
 type Outcome string
 
@@ -65,4 +67,126 @@ type ContainmentOptions struct {
 	FollowJunctions     bool `json:"followJunctions,omitempty"`
 	FollowMountPoints   bool `json:"followMountPoints,omitempty"`
 	FollowReparsePoints bool `json:"followReparsePoints,omitempty"`
+}
+
+// ContainmentDecision is the answer of [CheckContainment].
+type ContainmentDecision struct {
+	Outcome Outcome
+	Code    Code
+	// Reason is a sentence for the reader.
+	Reason string
+	// ResolvedPath is the canonical absolute path after links, for the
+	// outcomes allowed and conflict; "" (null in JSON) for the others.
+	ResolvedPath string
+}
+
+// CheckContainment says whether target, absolute or relative to the workspace,
+// lies safely within it. It walks every component from the root to the target,
+// inspecting each once, and follows only what options allow.
+//
+//   - allowed: within. The target itself need not exist, its parents must.
+//   - denied: outside, or a link, boundary or non-directory stands in the way.
+//   - conflict: within, but the root is not the directory that was bound any
+//     more, or a device changes where no mount explains it.
+//   - enforcement-unverified: something could not be looked at.
+//
+// A walk that meets several reasons answers with the worst: denied before
+// enforcement-unverified before conflict. The code says which.
+//
+// Names are taken away by ".." in target before the walk, as text; in the
+// target of a link they are taken as the kernel takes them. A check says what
+// was true while it looked: whoever acts on it opens ResolvedPath without
+// following links and compares what it got ([Walk] has the identities), as
+// pkg/fallback does.
+//
+// On Linux probes must have a mount table. A nil probes is answered with
+// enforcement-unverified.
+func CheckContainment(workspace WorkspaceIdentity, target string, options ContainmentOptions, probes Probes) ContainmentDecision {
+	w := walker{workspace: &workspace, options: options, probes: probes}
+	w.sweep = true
+	w.run(target)
+	return w.decision
+}
+
+// A Walk is what one containment check saw.
+type Walk struct {
+	Decision ContainmentDecision
+	// Root is the workspace's root, Parent the directory that holds the
+	// target, Object the target. Those that the walk did not reach, and the
+	// object that does not exist, are zero.
+	Root, Parent, Object ObjectID
+	// Kind is what the target is, if it exists.
+	Kind Kind
+	// Missing is set where the target does not exist and everything before it
+	// does.
+	Missing bool
+	// Steps are what was looked at, in order, the root first.
+	Steps []Step
+}
+
+// An ObjectID says which object was seen. The zero value is none.
+type ObjectID struct {
+	Dev           mountmap.StatDev
+	Ino, InoHigh  uint64
+	Generation    uint64
+	HasGeneration bool
+	MountID       uint64
+	UniqueMountID bool
+}
+
+// ID returns the identity of the object.
+func (e *Entry) ID() ObjectID {
+	return ObjectID{
+		Dev: e.Dev, Ino: e.Ino, InoHigh: e.InoHigh,
+		Generation: e.Generation, HasGeneration: e.HasGeneration,
+		MountID: e.MountID, UniqueMountID: e.UniqueMountID,
+	}
+}
+
+// Known reports whether id says which object it is.
+func (id ObjectID) Known() bool { return id.Ino != 0 || id.InoHigh != 0 }
+
+// Same reports whether both are one object, reached on one mount as far as both
+// know. Unknown objects are never the same.
+func (id ObjectID) Same(o ObjectID) bool {
+	if !id.Known() || id.Dev != o.Dev || id.Ino != o.Ino || id.InoHigh != o.InoHigh {
+		return false
+	}
+	if id.HasGeneration && o.HasGeneration && id.Generation != o.Generation {
+		return false
+	}
+	return id.MountID == 0 || o.MountID == 0 || id.UniqueMountID != o.UniqueMountID || id.MountID == o.MountID
+}
+
+// A Step is one component of a walk, for explain.
+type Step struct {
+	Path string
+	Kind Kind
+	// Missing is set where nothing is at Path.
+	Missing bool
+	// Target is where a link leads, if it was followed.
+	Target string
+	ID     ObjectID
+	// Mount is the mount point of the mount that Path lies on, where known.
+	Mount string
+	// Code is CodeWithin where the walk went on without objection; else it
+	// says what was found here, with Reason as a sentence.
+	Code   Code
+	Reason string
+}
+
+// WalkContainment is [CheckContainment] with everything that was seen.
+func WalkContainment(workspace WorkspaceIdentity, target string, options ContainmentOptions, probes Probes) Walk {
+	var steps []Step
+	w := walker{workspace: &workspace, options: options, probes: probes, steps: &steps}
+	w.run(target)
+	return Walk{
+		Decision: w.decision,
+		Root:     w.root,
+		Parent:   w.parent,
+		Object:   w.object,
+		Kind:     w.kind,
+		Missing:  w.missing,
+		Steps:    steps,
+	}
 }

@@ -52,11 +52,11 @@ func PlatformFor(goos string) PlatformIdentity {
 
 // VolumeIdentity is which directory a root was when it was bound.
 type VolumeIdentity struct {
-	Dev    mountmap.StatDev
-	Ino    uint64
-	FSType string
-
-	entry Entry
+	Dev mountmap.StatDev
+	Ino uint64
+	// InoHigh is the upper half of a 128-bit file id (ReFS).
+	InoHigh uint64
+	FSType  string
 }
 
 // BindingStatus says whether a root could be bound.
@@ -84,7 +84,8 @@ type WorkspaceIdentity struct {
 	// Notices are sentences about the root that a user should know.
 	Notices []string
 
-	err error
+	entry Entry // what was bound; zero for a binding that Bind did not make
+	err   error
 }
 
 // Err returns nil for a bound workspace. For a blocked one it returns why, as
@@ -97,6 +98,15 @@ func (w *WorkspaceIdentity) Err() error {
 		return w.err
 	}
 	return errors.New(w.BlockedReason)
+}
+
+// is reports whether e is the object that was bound.
+func (w *WorkspaceIdentity) is(e *Entry) bool {
+	v := w.VolumeIdentity
+	if v == nil || v.Dev != e.Dev || v.Ino != e.Ino || v.InoHigh != e.InoHigh {
+		return false
+	}
+	return !w.entry.HasGeneration || !e.HasGeneration || w.entry.Generation == e.Generation
 }
 
 // math returns the path math for the workspace: the shape of its root with the
@@ -131,7 +141,7 @@ func WorkspaceID(canonicalRoot string, policy CasePolicy) string {
 // path.
 func Bind(root string, probes Probes) WorkspaceIdentity {
 	w := bindObject(root, probes)
-	if w.BindingStatus == Bound && w.VolumeIdentity.entry.Kind != KindDir {
+	if w.BindingStatus == Bound && !w.entry.directory() {
 		return block(w, &fs.PathError{Op: "bind", Path: w.CanonicalRoot, Err: ErrNotDirectory}, "root is not a directory")
 	}
 	return w
@@ -157,17 +167,19 @@ func bindObject(root string, probes Probes) WorkspaceIdentity {
 	}
 	// Read twice: a root that is being exchanged has no identity to record.
 	again, second, err := r.realpath(path)
-	if err != nil || again != canonical || second.Kind != entry.Kind || !second.SameObject(&entry) {
+	if err != nil || again != canonical || second.Kind != entry.Kind || second.ID() != entry.ID() {
 		return block(w, &fs.PathError{Op: "bind", Path: path, Err: ErrAmbiguous}, "root is ambiguous: it changed while it was read")
 	}
 	w.CanonicalRoot = canonical
 	w.WorkspaceID = WorkspaceID(canonical, w.Platform.CasePolicy)
 	w.BindingStatus = Bound
-	w.VolumeIdentity = &VolumeIdentity{Dev: entry.Dev, Ino: entry.Ino, FSType: entry.FSType, entry: entry}
-	if entry.FSType == "" {
-		if table, err := probes.Mounts(); err == nil {
-			if m, ok := mountOf(table, &entry, canonical); ok {
-				w.VolumeIdentity.FSType = m.FSType
+	w.entry = entry
+	if entry.ID().Known() {
+		w.VolumeIdentity = &VolumeIdentity{Dev: entry.Dev, Ino: entry.Ino, InoHigh: entry.InoHigh, FSType: entry.FSType}
+		if entry.FSType == "" {
+			if table, err := probes.Mounts(); err == nil {
+				mount, _ := mountOf(table, &entry, canonical)
+				w.VolumeIdentity.FSType = mount.FSType
 			}
 		}
 	}

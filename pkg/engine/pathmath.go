@@ -178,6 +178,9 @@ func (m pathMath) clean(path string) (string, bool) {
 	if !rooted || m.shape == shapeNone || m.shape == shapeWindows && device == "" {
 		return "", false
 	}
+	if m.shape == shapePOSIX && isClean(rest) {
+		return path, true
+	}
 	return m.join(device, rest, ""), true
 }
 
