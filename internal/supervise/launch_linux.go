@@ -157,9 +157,6 @@ func (l *launcher) execute(file string, args []string) (int, error) {
 }
 
 func (l *launcher) fork(file string, args []string) (int, error) {
-	if strings.Contains(file, "\x00") {
-		return 0, unix.ENOENT
-	}
 	// ForkExec sets the pidfd as soon as there is a child, and to -1 if the child then failed. So it tells the
 	// errors of clone3(2) (the cgroup is gone, full, or has inner controllers) from those of execve(2).
 	const noChild = -2

@@ -122,7 +122,7 @@ func front() {
 			Args: flags.Args(), Dir: *dir, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Extra: extra,
 			Cgroup: group, Timeout: *timeout, DieWithParent: *die, Signals: signals,
 		}
-		c.Env = append(os.Environ(), partVar+"="+partProbe)
+		os.Setenv(partVar, partProbe)
 		if *user != "" {
 			if c.User, err = LookupUser(*user); err != nil {
 				return fail(err)
