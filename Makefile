@@ -1,0 +1,57 @@
+# make demo   see it work          make test   see the tests pass
+# make help   everything else
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := build
+
+GO      ?= go
+KERNELS ?= 6.1,6.12,7
+KERNEL  ?= 6.12
+export CGO_ENABLED = 0
+# bpf2go's compiler looks for <asm/types.h> here; a name of Debian's multiarch layout.
+export C_INCLUDE_PATH ?= /usr/include/$(shell uname -m)-linux-gnu
+
+.PHONY: help build generate check-generate lint test test-host test-vm vm-shell demo soak clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build/thenforce, one static binary
+	$(GO) build -trimpath -o build/thenforce ./cmd/thenforce
+
+demo: build ## watch a jail hold: on this host where its kernel can, else in a guest
+	@demo/start
+
+test: test-host test-vm ## all tests: on this host, then in guests on every kernel
+
+test-host: ## tests that need no special kernel
+	$(GO) test ./...
+
+test-vm: ## tests tagged vm, in guests (KERNELS=6.1,6.12,7)
+	$(GO) run ./test/vm setup --kernels $(KERNELS)
+	$(GO) run ./test/vm test --kernels $(KERNELS)
+
+vm-shell: ## a shell in a guest with thenforce on its PATH (KERNEL=6.12 SCRIPT=file)
+	@$(GO) run ./test/vm setup --kernels $(KERNEL)
+	@$(GO) run ./test/vm shell --kernel $(KERNEL) $(if $(SCRIPT),--script "$(SCRIPT)")
+
+generate: ## compile bpf/ and regenerate the Go side of its types
+	@scripts/need clang-19 llvm-19 libbpf-dev linux-libc-dev
+	$(GO) generate ./...
+
+check-generate: generate ## fail where the committed output of generate is not what the sources give
+	@git diff --exit-code -- pkg/loader/enforcer_bpfel.go pkg/loader/enforcer_bpfel.o || \
+	  { echo 'the generated files differ from bpf/: commit what make generate made' >&2; exit 1; }
+
+lint: ## formatting, vet on every system, staticcheck, shellcheck
+	@scripts/need shellcheck
+	@test -z "$$(gofmt -l .)" || { gofmt -l . >&2; echo 'gofmt would change these files' >&2; exit 1; }
+	$(GO) vet ./... && $(GO) vet -tags vm ./...
+	GOOS=windows $(GO) vet ./... && GOOS=darwin $(GO) vet ./...
+	$(GO) tool staticcheck ./... && $(GO) tool staticcheck -tags vm ./...
+	shellcheck scripts/* demo/* .ci/run
+	$(GO) mod tidy -diff
+
+clean: ## remove build/
+	rm -rf build

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/thenforce/thenforce/pkg/engine"
+	"github.com/thenforce/thenforce/pkg/loader"
+	"golang.org/x/sys/unix"
+)
+
+// report is what --report writes: at the start with State "starting", and whole at the end.
+type report struct {
+	State       string            `json:"state,omitempty"`
+	Jail        string            `json:"jail"`
+	Policy      reportPolicy      `json:"policy"`
+	Enforcement reportEnforcement `json:"enforcement"`
+	Exit        *reportExit       `json:"exit,omitempty"`
+	DurationMS  int64             `json:"durationMs"`
+	Denials     []reportDenial    `json:"denials"`
+	EventsLost  uint64            `json:"eventsLost"`
+}
+
+type reportPolicy struct {
+	Workspace string        `json:"workspace"`
+	Mode      string        `json:"mode"`
+	Grants    []reportGrant `json:"grants"`
+}
+
+type reportGrant struct {
+	Path   string        `json:"path"`
+	Rights string        `json:"rights"`
+	Source engine.Source `json:"source"`
+}
+
+type reportEnforcement struct {
+	State   engine.EnforcementState    `json:"state"`
+	Backend string                     `json:"backend"`
+	Reasons []engine.EnforcementReason `json:"reasons"`
+}
+
+type reportExit struct {
+	Code   int    `json:"code"`
+	Signal string `json:"signal,omitempty"`
+	From   string `json:"from"` // "command" or "thenforce"
+}
+
+// reportDenial is an event with the grant that would have allowed it.
+type reportDenial struct {
+	event   loader.Event
+	suggest string
+}
+
+func (d reportDenial) MarshalJSON() ([]byte, error) {
+	text, err := json.Marshal(d.event)
+	if err != nil || d.suggest == "" {
+		return text, err
+	}
+	suggest, err := json.Marshal(map[string]string{"grant": d.suggest})
+	if err != nil {
+		return nil, err
+	}
+	return append(append(text[:len(text)-1], `,"suggest":`...), append(suggest, '}')...), nil
+}
+
+// suggestion is the --grant that would allow an event, or "" where none does.
+func suggestion(e loader.Event) string {
+	if e.Code != "no-grant" && e.Code != "rights" || strings.HasPrefix(e.Path, "(") || strings.HasPrefix(e.Path, ".") {
+		return ""
+	}
+	rights := map[string]string{
+		"read": "ro", "exec": "rx", "write": "=rw", "attributes": "=rw", "create": "rw", "delete": "rw", "link": "rw", "rename": "rw",
+	}[e.Op]
+	path := e.Path
+	if e.Op != "read" && e.Op != "write" && e.Op != "attributes" {
+		path = filepath.Dir(path)
+	}
+	return path + ":" + rights
+}
+
+// writeReport replaces the report file, if one is wanted.
+func (r *run) writeReport(out report) error {
+	if r.flags.report == "" {
+		return nil
+	}
+	if r.jail != nil {
+		out.Jail = r.jail.ID
+	}
+	out.Policy = reportPolicy{Workspace: r.sets.Workspace.CanonicalRoot, Mode: r.flags.policy.mode, Grants: []reportGrant{}}
+	for _, o := range r.sets.Objects {
+		out.Policy.Grants = append(out.Policy.Grants, reportGrant{o.Path, o.Rights.String(), o.Source})
+	}
+	out.Enforcement = reportEnforcement{r.status.State, r.status.Backend, r.status.Reasons}
+	if out.Enforcement.Reasons == nil {
+		out.Enforcement.Reasons = []engine.EnforcementReason{}
+	}
+	out.DurationMS = time.Since(r.started).Milliseconds()
+	out.Denials = []reportDenial{}
+	for _, e := range r.events {
+		out.Denials = append(out.Denials, reportDenial{e, suggestion(e)})
+	}
+	text, err := json.Marshal(out)
+	if err != nil {
+		return err
+	}
+	return replaceFile(r.flags.report, append(text, '\n'))
+}
+
+// replaceFile writes a file so that a reader finds the old content or the new, and never a part. What cannot be
+// replaced, such as a device or a pipe, is written to.
+func replaceFile(path string, text []byte) error {
+	if fi, err := os.Stat(path); err == nil && !fi.Mode().IsRegular() {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			return fmt.Errorf("--report: %w", err)
+		}
+		_, err = f.Write(text)
+		return errors.Join(err, f.Close())
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
+	if err != nil {
+		return fmt.Errorf("--report: %w", err)
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return fmt.Errorf("--report: %w", err)
+	}
+	return nil
+}
+
+func signalName(sig syscall.Signal) string {
+	if sig == 0 {
+		return ""
+	}
+	return unix.SignalName(sig)
+}
+
+// parseSize reads a number of bytes: k, m, g, t with or without iB are powers of 1024.
+func parseSize(text string) (int64, error) {
+	digits := strings.TrimRight(text, "kKmMgGtTiB")
+	unit := strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(text[len(digits):], "B"), "i"))
+	shift, ok := map[string]uint{"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[unit]
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || !ok || n <= 0 || n > math.MaxInt64>>shift {
+		return 0, errors.New("use a number of bytes, or one with k, m, g or t, such as 512m or 2GiB")
+	}
+	return n << shift, nil
+}
