@@ -117,6 +117,13 @@ func (b *builder) boot(ctx context.Context, o *options, g guestRun) (*qemu.Outco
 	}
 	scratch := filepath.Join(dir, "scratch.ext4")
 	m.Disks = append(m.Disks, qemu.Disk{Path: scratch})
+	if full {
+		disks, err := b.fullDisks(ctx, g.kernel)
+		if err != nil {
+			return nil, err
+		}
+		m.Disks = append(m.Disks, disks...)
+	}
 	g.plan.Full, g.plan.Idle = full, o.idle
 	g.plan.Env = append(g.plan.Env, "THENFORCE_VM=1", "THENFORCE_VM_PROFILE="+g.profile.name)
 	if err := b.initramfs(ctx, m.Initramfs, g); err != nil {
@@ -136,6 +143,23 @@ func (b *builder) boot(ctx context.Context, o *options, g guestRun) (*qemu.Outco
 		fmt.Fprintf(os.Stderr, "vm: RETRY: kernel %s ended before init%s; booting it once more. The end of its log:\n%s\n",
 			g.kernel.Release, because(out.Expired), lastLines(out.Console, 15))
 	}
+}
+
+// fullDisks are the images that make a full guest of a small one.
+func (b *builder) fullDisks(ctx context.Context, k image.Kernel) ([]qemu.Disk, error) {
+	root, err := b.cache.Root(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	modules, err := b.cache.ModulesDisk(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	toolchain, err := b.cache.GoDisk(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return []qemu.Disk{{Path: root, Shared: true}, {Path: modules, Shared: true}, {Path: toolchain, Shared: true}}, nil
 }
 
 func because(reason string) string {

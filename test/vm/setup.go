@@ -65,7 +65,8 @@ func needTools(full bool) error {
 func setup(ctx context.Context, args []string) error {
 	f := newFlags("setup", "")
 	kernels := f.String("kernels", defaultKernels, "kernel `series`, separated by commas")
-	refresh := f.Bool("refresh", false, "ask the archive again for the newest kernels")
+	full := f.Bool("full", false, "also build the images of the full guest")
+	refresh := f.Bool("refresh", false, "ask the archive again for the newest kernels, and with --full rebuild the root")
 	if err := f.Parse(args); err != nil {
 		return flagError(err)
 	}
@@ -79,7 +80,20 @@ func setup(ctx context.Context, args []string) error {
 	if _, err := cache.Busybox(ctx); err != nil {
 		return err
 	}
+	if *full {
+		if _, err := cache.Root(ctx, *refresh); err != nil {
+			return err
+		}
+		if _, err := cache.GoDisk(ctx); err != nil {
+			return err
+		}
+	}
 	for _, k := range found {
+		if *full {
+			if _, err := cache.ModulesDisk(ctx, k); err != nil {
+				return err
+			}
+		}
 		fmt.Printf("kernel %-5s %s (%s)\n", k.Series, k.Release, k.Version)
 	}
 	return nil

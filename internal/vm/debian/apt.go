@@ -45,7 +45,7 @@ func Open(ctx context.Context, dir string) (*Apt, error) {
 			return nil, err
 		}
 	}
-	machine, err := machineSettings(ctx)
+	machine, err := MachineSettings(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -101,9 +101,9 @@ func (a *Apt) config() string {
 	return b.String()
 }
 
-// machineSettings returns how this machine reaches an archive (proxies,
+// MachineSettings returns how this machine reaches an archive (proxies,
 // certificates, tolerance for old mirrors) in apt.conf form.
-func machineSettings(ctx context.Context) (string, error) {
+func MachineSettings(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "apt-config", "dump").Output()
 	if err != nil {
 		return "", fmt.Errorf("read the machine's apt configuration: %w", err)

@@ -30,6 +30,7 @@ const (
 	ScratchLabel = "tf-scratch" // an empty ext4, mounted at /mnt/ext4
 	RootLabel    = "tf-root"    // the Debian root of a full guest
 	ModulesLabel = "tf-modules" // /usr/lib/modules of a full guest
+	GoLabel      = "tf-go"      // /usr/local/go of a full guest
 )
 
 // Plan is what a guest is to do.

@@ -23,7 +23,7 @@ import (
 // environment is what a login of root would have.
 func environment() []string {
 	return []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin",
 		"HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh", "TERM=xterm-256color", "LANG=C.UTF-8",
 	}
 }

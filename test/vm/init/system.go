@@ -99,8 +99,10 @@ func switchRoot(full bool) error {
 		if err := mountLabel(guest.RootLabel, newRoot, 0); err != nil {
 			return err
 		}
-		if err := mountLabel(guest.ModulesLabel, newRoot+"/usr/lib/modules", unix.MS_RDONLY); err != nil {
-			return err
+		for label, dir := range map[string]string{guest.ModulesLabel: "/usr/lib/modules", guest.GoLabel: "/usr/local/go"} {
+			if err := mountLabel(label, newRoot+dir, unix.MS_RDONLY); err != nil {
+				return err
+			}
 		}
 	} else if err := (mount{"tmpfs", newRoot, "tmpfs", 0, "mode=0755"}).do(); err != nil {
 		return err
