@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/thenforce/thenforce/pkg/engine"
 	"github.com/thenforce/thenforce/pkg/engine/memfs"
@@ -46,6 +47,9 @@ func TestConformance(t *testing.T) {
 	t.Run("workspace_id", conformWorkspaceID)
 	t.Run("resolve", conformResolve)
 	t.Run("containment", conformContainment)
+	t.Run("hard_boundary", conformHardBoundary)
+	t.Run("revalidate", conformRevalidate)
+	t.Run("expansions", conformExpansions)
 }
 
 func conformWorkspaceID(t *testing.T) {
@@ -196,6 +200,111 @@ func conformContainment(t *testing.T) {
 				t.Errorf("CheckContainment(%q) = %+v\nwant %s %q", v.Target, got, v.Want.Outcome, want)
 				for _, s := range engine.WalkContainment(w, v.Target, v.Options, probes).Steps {
 					t.Logf("%+v", s)
+				}
+			}
+		})
+	}
+}
+
+func conformHardBoundary(t *testing.T) {
+	type vector struct {
+		// The vectors leave enforcementAvailable out where it does not matter,
+		// and mean that it is available.
+		Input json.RawMessage `json:"input"`
+		Want  struct {
+			Outcome          engine.BoundaryOutcome    `json:"outcome"`
+			Reason           engine.HardBoundaryReason `json:"reason"`
+			ResourceIdentity string                    `json:"resourceIdentity"`
+		} `json:"want"`
+	}
+	for i, v := range vectors[vector](t, "hard_boundary.json") {
+		in := engine.BoundaryInput{EnforcementAvailable: true}
+		dec := json.NewDecoder(bytes.NewReader(v.Input))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&in); err != nil {
+			t.Fatalf("vector %d: %v", i, err)
+		}
+		got := engine.CheckHardBoundary(in)
+		if got.Outcome != v.Want.Outcome || got.Reason != v.Want.Reason || got.ResourceIdentity != v.Want.ResourceIdentity {
+			t.Errorf("vector %d: CheckHardBoundary(%s) = %+v, want %+v", i, v.Input, got, v.Want)
+		}
+	}
+}
+
+func conformRevalidate(t *testing.T) {
+	type vector struct {
+		Original engine.BoundarySnapshot   `json:"original"`
+		Current  engine.BoundarySnapshot   `json:"current"`
+		Want     engine.RevalidationResult `json:"want"`
+	}
+	for i, v := range vectors[vector](t, "revalidate.json") {
+		if got := engine.Revalidate(v.Original, v.Current); got != v.Want {
+			t.Errorf("vector %d: Revalidate = %+v, want %+v", i, got, v.Want)
+		}
+	}
+}
+
+func conformExpansions(t *testing.T) {
+	type step struct {
+		Call             string     `json:"call"`
+		ID               int        `json:"id"` // of the grant, in order; one that was never made is unknown
+		ResourceIdentity string     `json:"resourceIdentity"`
+		WorkspaceID      string     `json:"workspaceId"`
+		ActionClasses    []string   `json:"actionClasses"`
+		ActionClass      string     `json:"actionClass"`
+		Reason           string     `json:"reason"`
+		ExpiresAt        *time.Time `json:"expiresAt"`
+		Now              time.Time  `json:"now"`
+		Want             *bool      `json:"want"`
+	}
+	type vector struct {
+		Name  string `json:"name"`
+		Steps []step `json:"steps"`
+	}
+	for _, v := range vectors[vector](t, "expansions.json") {
+		t.Run(v.Name, func(t *testing.T) {
+			r := engine.NewRegistry(engine.Activation{BootID: "boot", Scope: "jail"})
+			var ids []string
+			id := func(n int) string {
+				if n < len(ids) {
+					return ids[n]
+				}
+				return fmt.Sprintf("unknown-%d", n)
+			}
+			for i, s := range v.Steps {
+				var got bool
+				switch s.Call {
+				case "grant":
+					req := engine.ExpansionRequest{
+						ResourceIdentity: s.ResourceIdentity,
+						WorkspaceID:      s.WorkspaceID,
+						ActionClasses:    s.ActionClasses,
+						Reason:           s.Reason,
+					}
+					if s.ExpiresAt != nil {
+						req.ExpiresAt = *s.ExpiresAt
+					}
+					x, err := r.Grant(req)
+					if err != nil {
+						t.Fatalf("step %d: %v", i, err)
+					}
+					ids = append(ids, x.ExpansionID)
+					continue
+				case "revoke":
+					var err error
+					if got, err = r.Revoke(id(s.ID)); err != nil {
+						t.Fatalf("step %d: %v", i, err)
+					}
+				case "isActive":
+					got = r.IsActive(id(s.ID), s.ResourceIdentity, s.WorkspaceID, s.ActionClass, s.Now)
+				default:
+					t.Fatalf("step %d: unknown call %q", i, s.Call)
+				}
+				if s.Want == nil {
+					t.Fatalf("step %d: %s without want", i, s.Call)
+				}
+				if got != *s.Want {
+					t.Errorf("step %d: %+v = %v", i, s, got)
 				}
 			}
 		})

@@ -59,6 +59,8 @@ const (
 	CodeInspectFailed       Code = "inspect-failed"
 	CodeDeniedName          Code = "denied-name"
 	CodeRights              Code = "rights"
+	CodeRightsGain          Code = "rights-gain"
+	CodeHardBoundary        Code = "hard-boundary"
 )
 
 // ContainmentOptions are what a walk may follow. The zero value follows nothing.
@@ -102,8 +104,7 @@ type ContainmentDecision struct {
 // On Linux probes must have a mount table. A nil probes is answered with
 // enforcement-unverified.
 func CheckContainment(workspace WorkspaceIdentity, target string, options ContainmentOptions, probes Probes) ContainmentDecision {
-	w := walker{workspace: &workspace, options: options, probes: probes}
-	w.sweep = true
+	w := walker{workspace: workspace, options: options, probes: probes, sweep: true}
 	w.run(target)
 	return w.decision
 }
@@ -112,8 +113,9 @@ func CheckContainment(workspace WorkspaceIdentity, target string, options Contai
 type Walk struct {
 	Decision ContainmentDecision
 	// Root is the workspace's root, Parent the directory that holds the
-	// target, Object the target. Those that the walk did not reach, and the
-	// object that does not exist, are zero.
+	// target, Object the target, where the outcome is allowed or conflict. The
+	// object is zero where it does not exist, the parent where the target is
+	// the root or the object was found without looking at its parents.
 	Root, Parent, Object ObjectID
 	// Kind is what the target is, if it exists.
 	Kind Kind
@@ -178,15 +180,13 @@ type Step struct {
 // WalkContainment is [CheckContainment] with everything that was seen.
 func WalkContainment(workspace WorkspaceIdentity, target string, options ContainmentOptions, probes Probes) Walk {
 	var steps []Step
-	w := walker{workspace: &workspace, options: options, probes: probes, steps: &steps}
+	w := walker{workspace: workspace, options: options, probes: probes, steps: &steps}
 	w.run(target)
-	return Walk{
-		Decision: w.decision,
-		Root:     w.root,
-		Parent:   w.parent,
-		Object:   w.object,
-		Kind:     w.kind,
-		Missing:  w.missing,
-		Steps:    steps,
+	walk := Walk{Decision: w.decision, Missing: w.missing, Steps: steps}
+	switch w.decision.Outcome {
+	case Allowed, Conflict:
+		object, parent := w.seen()
+		walk.Root, walk.Parent, walk.Object, walk.Kind = w.level(0).id, parent.id, object.id, object.kind
 	}
+	return walk
 }

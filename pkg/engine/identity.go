@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 
 	"github.com/thenforce/thenforce/pkg/mountmap"
 )
@@ -218,42 +217,30 @@ func blockedReason(err error) string {
 	return "root is inaccessible: " + err.Error()
 }
 
-// absolute returns path clean and absolute: starting from base, or from the
-// working directory where base is "".
+// absolute returns path clean and absolute: starting from base, an absolute
+// path whose shape then decides, or from the working directory where base is "".
 func absolute(path, base string, probes Probes) (string, error) {
-	if strings.IndexByte(path, 0) >= 0 || len(path) > MaxPath {
-		return "", &fs.PathError{Op: "resolve", Path: path, Err: ErrUnsafePath}
-	}
-	m := mathFor(path)
-	if m.shape == shapeNone {
-		if base == "" {
+	unsafe := &fs.PathError{Op: "resolve", Path: path, Err: ErrUnsafePath}
+	if base == "" {
+		if base = path; shapeOf(path) == shapeNone {
 			dir, err := probes.WorkingDir()
 			if err != nil {
 				return "", fmt.Errorf("find the working directory: %w", err)
 			}
 			base = dir
 		}
-		if m = mathFor(base); m.shape == shapeNone {
-			return "", &fs.PathError{Op: "resolve", Path: path, Err: ErrUnsafePath}
-		}
 	}
-	if m.shape == shapeWindows && unsafeWindows(path) {
-		return "", &fs.PathError{Op: "resolve", Path: path, Err: ErrUnsafePath}
+	m := mathFor(base)
+	from, ok := m.clean(base)
+	if !ok || safe(m, path) != nil {
+		return "", unsafe
 	}
-	if base == "" {
-		clean, ok := m.clean(path)
-		if !ok {
-			bug("absolute path %q of shape %d is not absolute", path, m.shape)
-		}
+	if clean, ok := m.clean(path); ok {
 		return clean, nil
 	}
-	from, ok := m.clean(base)
-	if !ok {
-		return "", &fs.PathError{Op: "resolve", Path: path, Err: ErrUnsafePath}
-	}
-	resolved, _, inside := m.resolve(from, path)
-	if resolved == "" && !inside {
-		return "", &fs.PathError{Op: "resolve", Path: path, Err: ErrUnsafePath}
+	resolved, _, _ := m.resolve(from, path)
+	if resolved == "" {
+		return "", unsafe // relative to another drive's working directory
 	}
 	return resolved, nil
 }

@@ -250,6 +250,15 @@ func (m pathMath) next(path string) (name, rest string, sep bool) {
 	return path[:i], path[i+1:], true
 }
 
+// demandsDirectory reports whether a path ends in a separator, or in one and ".".
+func (m pathMath) demandsDirectory(path string) bool {
+	n := len(path)
+	if n > 1 && path[n-1] == '.' {
+		n--
+	}
+	return n > 0 && m.isSep(path[n-1])
+}
+
 // below splits the clean absolute path off the clean absolute root: rel is what
 // remains, in path's own spelling and without a leading separator, "" for the
 // root itself. It reports false where path is not at or below root.

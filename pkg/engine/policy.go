@@ -148,6 +148,9 @@ type AllowedSets struct {
 	// Deny are absolute paths below the workspace, without links in what
 	// exists of their parents.
 	Deny []string
+	// Folding are the directories that hold a denied name and match names
+	// whatever their case, so that more names are denied there than Deny says.
+	Folding []string
 	// Options are what the engine's walk may follow.
 	Options ContainmentOptions
 	// FollowMounts and NoSymlinks are for the kernel.

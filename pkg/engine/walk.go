@@ -13,28 +13,28 @@ import (
 
 // A walker is one containment check.
 type walker struct {
-	workspace *WorkspaceIdentity
+	workspace WorkspaceIdentity
 	options   ContainmentOptions
 	probes    Probes
 	sweep     bool    // a Sweeper may be asked
 	steps     *[]Step // nil if nobody wants them
 
-	decision             ContainmentDecision
-	root, parent, object ObjectID
-	kind                 Kind
-	missing              bool
+	decision ContainmentDecision
+	missing  bool // the last level is a name that nothing has
 
 	math      pathMath
 	table     *mountmap.Table
 	refreshed bool
 	linux     bool
 
-	// The walk stands at full[:levels[top].end], the root being levels[0]. An
-	// end leaves out the separator that "/" and `C:\` end in. While the walk
+	// The walk stands at full[:top().end], the root being level 0. An end leaves
+	// out the separator that "/" and `C:\` end in. While the walk
 	// is above the root, after an absolute link or "..", outside is set and
 	// matched counts the names of the root that lead to where it stands.
 	full      string
-	levels    []level
+	depth     int // how many levels there are
+	shallow   [roomyDepth]level
+	deep      []level // those beyond shallow
 	outside   bool
 	matched   int
 	rootNames []string
@@ -46,9 +46,57 @@ type walker struct {
 	links    int
 }
 
+// roomyDepth is how many levels a check has room for without an allocation: a
+// slice of an array in the same walker would make the whole walker escape.
+const roomyDepth = 24
+
 type level struct {
-	end int
-	id  ObjectID
+	end     int
+	kind    Kind
+	id      ObjectID
+	changed int64 // nanoseconds since 1970, 0 where not known
+}
+
+// on returns the level of the object e whose path ends at end.
+func on(end int, e *Entry) level {
+	l := level{end: end, kind: e.Kind, id: e.ID()}
+	if !e.ChangeTime.IsZero() {
+		l.changed = e.ChangeTime.UnixNano()
+	}
+	return l
+}
+
+// level returns the level i, the root being 0.
+func (w *walker) level(i int) *level {
+	if i < roomyDepth {
+		return &w.shallow[i]
+	}
+	return &w.deep[i-roomyDepth]
+}
+
+// top returns the level the walk stands on.
+func (w *walker) top() *level { return w.level(w.depth - 1) }
+
+// push goes down to l.
+func (w *walker) push(l level) {
+	if w.depth < roomyDepth {
+		w.shallow[w.depth] = l
+	} else {
+		w.deep = append(w.deep[:w.depth-roomyDepth], l)
+	}
+	w.depth++
+}
+
+// seen returns the object at the end of the walk and the directory that holds
+// it, zero where there is none.
+func (w *walker) seen() (object, parent level) {
+	if w.depth > 0 {
+		object = *w.top()
+	}
+	if w.depth > 1 {
+		parent = *w.level(w.depth - 2)
+	}
+	return object, parent
 }
 
 // settle keeps the decision unless a worse one stands.
@@ -60,8 +108,6 @@ func (w *walker) settle(outcome Outcome, code Code, reason string) {
 
 // run fills in w.decision.
 func (w *walker) run(target string) {
-	var buf [24]level
-	w.levels = buf[:0]
 	if w.prepare(target) && w.enter() && !w.swept() {
 		w.walk()
 	}
@@ -130,20 +176,10 @@ func (w *walker) prepare(target string) bool {
 			w.full = w.math.child(root, rel)
 		}
 	}
-	w.levels = append(w.levels, level{end: base})
+	w.push(level{end: base})
 	w.rest = rel
-	w.trailing = w.demandsDirectory(target)
+	w.trailing = w.math.demandsDirectory(target)
 	return true
-}
-
-// demandsDirectory reports whether a path ends in a separator, or in one and
-// ".".
-func (w *walker) demandsDirectory(path string) bool {
-	n := len(path)
-	if n > 1 && path[n-1] == '.' {
-		n--
-	}
-	return n > 0 && w.math.isSep(path[n-1])
 }
 
 // longName replaces 8.3 aliases in an absolute path by long names, since the
@@ -164,12 +200,12 @@ func (w *walker) longName(path string) (string, error) {
 
 // rootPath returns the canonical root, as the walk spells it.
 func (w *walker) rootPath() string {
-	return w.slice(w.levels[0].end)
+	return w.slice(w.level(0).end)
 }
 
 // slice returns full up to an end, with the separator that a root has.
 func (w *walker) slice(end int) string {
-	if end == w.levels[0].end && end < len(w.full) {
+	if end == w.level(0).end && end < len(w.full) {
 		if device, _, _ := w.math.volume(w.full); len(device) == end {
 			end++
 		}
@@ -178,15 +214,14 @@ func (w *walker) slice(end int) string {
 }
 
 // at returns the path where the walk ended.
-func (w *walker) at() string { return w.slice(w.levels[len(w.levels)-1].end) }
+func (w *walker) at() string { return w.slice(w.top().end) }
 
 // enter inspects the root: it reports whether there is a directory to walk.
 func (w *walker) enter() bool {
 	path := w.rootPath()
 	e, err := w.probes.Inspect(path)
 	if err == nil {
-		w.root = e.ID()
-		w.levels[0].id = w.root
+		*w.level(0) = on(w.level(0).end, &e)
 	}
 	bound := w.workspace.VolumeIdentity
 	switch {
@@ -204,7 +239,6 @@ func (w *walker) enter() bool {
 	default:
 		w.step(path, &e, CodeWithin, "")
 	}
-	w.object, w.kind = w.root, e.Kind
 	if e.directory() {
 		return true
 	}
@@ -224,7 +258,7 @@ func (w *walker) enter() bool {
 // stay makes the lexical path the one where the walk ended.
 func (w *walker) stay() {
 	if w.rest != "" {
-		w.levels = append(w.levels, level{end: len(w.full)})
+		w.push(level{end: len(w.full)})
 	}
 }
 
@@ -238,15 +272,15 @@ func (w *walker) swept() bool {
 		return false
 	}
 	e, ok := sweeper.Sweep(w.rootPath(), w.full)
-	if !ok || e.Dev != w.root.Dev || e.link() || e.Kind == KindReparse || e.MountRoot ||
-		e.MountID != w.root.MountID || e.UniqueMountID != w.root.UniqueMountID {
+	root := &w.level(0).id
+	if !ok || e.Dev != root.Dev || e.link() || e.Kind == KindReparse || e.MountRoot ||
+		e.MountID != root.MountID || e.UniqueMountID != root.UniqueMountID {
 		return false
 	}
 	if w.trailing && !e.directory() {
 		return false // the walk words the refusal
 	}
-	w.object, w.kind = e.ID(), e.Kind
-	w.levels = append(w.levels, level{end: len(w.full), id: w.object})
+	w.push(on(len(w.full), &e))
 	return true
 }
 
@@ -282,9 +316,8 @@ func (w *walker) walk() {
 
 // up goes to the directory above, which may be above the root.
 func (w *walker) up() {
-	if len(w.levels) > 1 {
-		w.levels = w.levels[:len(w.levels)-1]
-		w.object, w.kind = w.levels[len(w.levels)-1].id, KindDir
+	if w.depth > 1 {
+		w.depth--
 		return
 	}
 	if names := w.names(); len(names) > 0 {
@@ -313,8 +346,7 @@ func (w *walker) approach(name string) bool {
 // home goes to the root.
 func (w *walker) home() {
 	w.outside = false
-	w.levels = w.levels[:1]
-	w.object, w.kind = w.root, KindDir
+	w.depth = 1
 }
 
 // names returns the names that lead from the top to the root.
@@ -329,7 +361,7 @@ func (w *walker) names() []string {
 // extend returns the path of name below where the walk stands, and its end.
 // While the walk goes where the text says, it is a part of full.
 func (w *walker) extend(name string) (path string, end int) {
-	base := w.levels[len(w.levels)-1].end
+	base := w.top().end
 	end = base + 1 + len(name)
 	if len(w.full) < end || !w.math.isSep(w.full[base]) || w.full[base+1:end] != name || len(w.full) > end && !w.math.isSep(w.full[end]) {
 		w.rename(base, name)
@@ -349,7 +381,7 @@ func (w *walker) rename(base int, name string) {
 // down takes one component below the root. last says that it is the last, sep
 // that it has to be a directory.
 func (w *walker) down(name string, sep bool) bool {
-	above := w.levels[len(w.levels)-1]
+	above := *w.top()
 	path, end := w.extend(name)
 	e, err := w.probes.Inspect(path)
 	if err != nil {
@@ -371,8 +403,7 @@ func (w *walker) down(name string, sep bool) bool {
 	if e.link() {
 		return w.follow(path, &e, sep)
 	}
-	w.parent, w.object, w.kind = above.id, e.ID(), e.Kind
-	w.levels = append(w.levels, level{end: end, id: w.object})
+	w.push(on(end, &e))
 	if sep && !e.directory() {
 		w.refuse(Denied, CodeNotDirectory, "a directory is needed here")
 		return false
@@ -384,8 +415,8 @@ func (w *walker) down(name string, sep bool) bool {
 func (w *walker) uninspected(path string, end int, err error) bool {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && w.last():
-		w.parent, w.object, w.kind, w.missing = w.levels[len(w.levels)-1].id, ObjectID{}, KindUnknown, true
-		w.levels = append(w.levels, level{end: end})
+		w.missing = true
+		w.push(level{end: end})
 		w.step(path, nil, CodeWithin, "")
 	case errors.Is(err, fs.ErrNotExist):
 		w.stop(path, nil, EnforcementUnverified, CodeMissingComponent, "a directory on the way does not exist")
