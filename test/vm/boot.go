@@ -47,10 +47,16 @@ func newBuilder(cache *image.Cache) (*builder, error) {
 
 func (b *builder) close() { os.RemoveAll(b.dir) }
 
+// init builds the guest's process 1.
+func (b *builder) init(ctx context.Context) error {
+	_, err := output(guestGo(ctx, "build", "-ldflags=-s -w", "-o", filepath.Join(b.dir, "init"), "./test/vm/init"))
+	return err
+}
+
 // common builds init and thenforce. That cmd/thenforce does not exist yet is
 // said and tolerated; that it does not compile is an error.
 func (b *builder) common(ctx context.Context) ([]file, error) {
-	if _, err := output(guestGo(ctx, "build", "-ldflags=-s -w", "-o", filepath.Join(b.dir, "init"), "./test/vm/init")); err != nil {
+	if err := b.init(ctx); err != nil {
 		return nil, err
 	}
 	const cmd = "./cmd/thenforce"

@@ -33,6 +33,7 @@ const usage = `usage: go run ./test/vm COMMAND [flags]
   setup   install missing packages, download kernels, build images
   test    run Go tests that carry the build tag vm in guests
   shell   run a script, or a shell on this terminal, in a guest
+  prove   boot guests that go wrong and see each of them judged so
 
 Flags of a command: go run ./test/vm COMMAND -h. Manual: docs/testing.md.
 `
@@ -73,7 +74,7 @@ func dispatch(ctx context.Context, args []string) error {
 		return flag.ErrHelp
 	}
 	commands := map[string]func(context.Context, []string) error{
-		"setup": setup, "test": test, "shell": shell,
+		"setup": setup, "test": test, "shell": shell, "prove": prove,
 	}
 	run, ok := commands[args[0]]
 	if !ok {

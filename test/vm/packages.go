@@ -182,11 +182,11 @@ func runPattern(names []string, run string) string {
 	return pattern
 }
 
-// buildTest compiles the package's test binary.
-func (p goPackage) buildTest(ctx context.Context, to string) error {
+// buildTest compiles the test binary of a package.
+func buildTest(ctx context.Context, tag, pkg, to string) error {
 	// Without symbol table and debug information the binary is half the size;
 	// traces of panics have names and lines all the same.
-	_, err := output(guestGo(ctx, "test", "-c", "-tags=vm", "-ldflags=-s -w", "-o", to, p.path))
+	_, err := output(guestGo(ctx, "test", "-c", "-tags="+tag, "-ldflags=-s -w", "-o", to, pkg))
 	return err
 }
 

@@ -135,7 +135,7 @@ func (b *builder) testRun(ctx context.Context, p profile, packages []goPackage, 
 		}
 		host := filepath.Join(b.dir, strings.ReplaceAll(pkg.rel, "/", "_")+".test")
 		if !built[pkg.path] {
-			if err := pkg.buildTest(ctx, host); err != nil {
+			if err := buildTest(ctx, "vm", pkg.path, host); err != nil {
 				return g, err
 			}
 			built[pkg.path] = true
