@@ -26,6 +26,9 @@ type Probes struct {
 	// types remembers the file-system type behind a unique mount id, which
 	// never comes to mean another mount.
 	types sync.Map // uint64 -> int64
+
+	openat2Once   sync.Once
+	componentwise bool // openat2 is not used; see hasOpenat2
 }
 
 var (
@@ -126,26 +129,6 @@ func entry(st *unix.Statx_t) (engine.Entry, error) {
 // errNoIdentity is returned for an object that a file system describes without
 // saying what it is.
 var errNoIdentity = errors.New("the file system tells no type or inode number")
-
-func kindOf(mode uint32) engine.Kind {
-	switch mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		return engine.KindFile
-	case unix.S_IFDIR:
-		return engine.KindDir
-	case unix.S_IFLNK:
-		return engine.KindSymlink
-	case unix.S_IFIFO:
-		return engine.KindFIFO
-	case unix.S_IFSOCK:
-		return engine.KindSocket
-	case unix.S_IFCHR:
-		return engine.KindCharDevice
-	case unix.S_IFBLK:
-		return engine.KindBlockDevice
-	}
-	return engine.KindOther
-}
 
 // virtual reports whether a file system with this device has no block device
 // below it. Only those can have magic links.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build !linux
+//go:build !linux && !darwin && !windows
 
 package fallback
 
@@ -20,6 +20,12 @@ var _ engine.Probes = (*Probes)(nil)
 
 // NewProbes returns [engine.ErrNotSupported].
 func NewProbes() (*Probes, error) { return nil, engine.ErrNotSupported }
+
+const nonblock = 0
+
+func kernelRelease() string { return "" }
+
+func entryOf(*os.File) (engine.Entry, error) { return engine.Entry{}, engine.ErrNotSupported }
 
 // Close does nothing.
 func (p *Probes) Close() error { return nil }

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux || darwin
+
+package fallback
+
+import "golang.org/x/sys/unix"
+
+// kernelRelease returns what uname -r prints, or "".
+func kernelRelease() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(name.Release[:])
+}

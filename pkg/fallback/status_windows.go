@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fallback
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/windows"
+)
+
+// kernelRelease returns the version of Windows, such as "10.0.22631".
+func kernelRelease() string {
+	version := windows.RtlGetVersion()
+	return fmt.Sprintf("%d.%d.%d", version.MajorVersion, version.MinorVersion, version.BuildNumber)
+}
