@@ -25,6 +25,7 @@ var follow = engine.ContainmentOptions{FollowSymlinks: true}
 const guarded = `
 	outside out/secret
 	dir ws/a/b
+	dir ws/z
 	file ws/f content
 	file ws/a/b/g deep
 	link ws/in -> a/b
