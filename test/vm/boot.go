@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,8 +26,8 @@ const bootLimit = 2 * time.Minute
 
 // smallModules are loaded in the small guest where they are modules: the drive,
 // the file system on it (crc32c is what ext4's journal asks the crypto layer for
-// by name), and overlayfs.
-var smallModules = []string{"nvme", "crc32c_generic", "crc32c_intel", "ext4", "overlay"}
+// by name), overlayfs, and fuse, by which tests serve file systems of their own.
+var smallModules = []string{"nvme", "crc32c_generic", "crc32c_intel", "ext4", "overlay", "fuse"}
 
 // file is one thing put into a guest.
 type file struct{ host, guest string }
@@ -103,17 +104,46 @@ type guestRun struct {
 // tried once more, loudly: the newest kernel dies like that now and then under
 // emulation. Once init has run nothing is repeated.
 func (b *builder) boot(ctx context.Context, o *options, g guestRun) (*qemu.Outcome, error) {
-	full := o.full || g.profile.full
 	dir, err := os.MkdirTemp(b.dir, "guest-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
+	m, err := b.machine(ctx, o, g, dir)
+	if err != nil {
+		return nil, err
+	}
+	for retried := false; ; {
+		if err := image.ScratchDisk(ctx, m.Disks[0].Path, guest.ScratchLabel); err != nil {
+			return nil, err
+		}
+		out, err := m.Run(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if out.Started || retried {
+			return out, nil
+		}
+		again := "booting it once more"
+		if out.KVM {
+			// Where KVM is broken, emulation is not.
+			m.NoKVM, again = true, "booting it without KVM"
+		} else {
+			retried = true
+		}
+		fmt.Fprintf(os.Stderr, "vm: RETRY: kernel %s ended before init%s; %s. The end of its log:\n%s\n",
+			g.kernel.Release, because(out.Expired), again, lastLines(out.Console, 15))
+	}
+}
 
+// machine prepares what the guest boots from, in dir; its first disk, the
+// scratch one, is still to be made.
+func (b *builder) machine(ctx context.Context, o *options, g guestRun, dir string) (qemu.Machine, error) {
 	m := qemu.Machine{
 		Kernel:    g.kernel.VmlinuzPath(),
 		Initramfs: filepath.Join(dir, "initramfs"),
 		Append:    strings.TrimSpace(g.profile.append_ + " " + o.append_),
+		Disks:     []qemu.Disk{{Path: filepath.Join(dir, "scratch.ext4")}},
 		CPUs:      o.cpus, Memory: o.memory, Count: o.count,
 		Boot: bootLimit, Total: o.timeout,
 		Output: g.output, Input: g.input, Resize: g.resize,
@@ -121,34 +151,22 @@ func (b *builder) boot(ctx context.Context, o *options, g guestRun) (*qemu.Outco
 	if o.console {
 		m.Console = os.Stderr
 	}
-	scratch := filepath.Join(dir, "scratch.ext4")
-	m.Disks = append(m.Disks, qemu.Disk{Path: scratch})
-	if full {
+	g.plan.Full, g.plan.Idle = o.full || g.profile.full, o.idle
+	if g.plan.Full {
 		disks, err := b.fullDisks(ctx, g.kernel)
 		if err != nil {
-			return nil, err
+			return m, err
 		}
 		m.Disks = append(m.Disks, disks...)
 	}
-	g.plan.Full, g.plan.Idle = full, o.idle
-	g.plan.Env = append(g.plan.Env, "THENFORCE_VM=1", "THENFORCE_VM_PROFILE="+g.profile.name)
-	if err := b.initramfs(ctx, m.Initramfs, g); err != nil {
-		return nil, err
+	if m.Memory == "" {
+		m.Memory = "1G"
+		if g.plan.Full {
+			m.Memory = "2G"
+		}
 	}
-	for attempt := 1; ; attempt++ {
-		if err := image.ScratchDisk(ctx, scratch, guest.ScratchLabel); err != nil {
-			return nil, err
-		}
-		out, err := m.Run(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if out.Started || attempt == 2 {
-			return out, nil
-		}
-		fmt.Fprintf(os.Stderr, "vm: RETRY: kernel %s ended before init%s; booting it once more. The end of its log:\n%s\n",
-			g.kernel.Release, because(out.Expired), lastLines(out.Console, 15))
-	}
+	g.plan.Env = append(slices.Clone(g.plan.Env), "THENFORCE_VM=1", "THENFORCE_VM_PROFILE="+g.profile.name)
+	return m, b.initramfs(ctx, m.Initramfs, g)
 }
 
 // fullDisks are the images that make a full guest of a small one.

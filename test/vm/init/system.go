@@ -59,6 +59,12 @@ func mountFirst() error {
 }
 
 func mountRest() error {
+	// As udev makes them; scripts rely on them.
+	for name, target := range map[string]string{"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"} {
+		if err := os.Symlink("/proc/self/fd"+target, "/dev/"+name); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
 	return mountAll([]mount{
 		{"devpts", "/dev/pts", "devpts", unix.MS_NOSUID | unix.MS_NOEXEC, "gid=5,mode=0620,ptmxmode=0666"},
 		{"tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
