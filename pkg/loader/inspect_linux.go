@@ -37,6 +37,10 @@ func look() engine.EnforcementStatus {
 		s.Kernel = unix.ByteSliceToString(uts.Release[:])
 	}
 	lookAtModules(&s)
+	if lockdown() {
+		// The programs would be refused with an error that blames them.
+		s.Add(engine.Lockdown, lockdownPath+" says confidentiality")
+	}
 	if !onFileSystem("/sys", unix.SYSFS_MAGIC) {
 		s.Add(engine.BTFMissing, "/sys is not a sysfs")
 	} else if _, err := os.Stat(btfPath); err != nil {
@@ -139,8 +143,6 @@ func reasonForLoad(err error) engine.EnforcementCode {
 		return engine.VerifierRejected
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.E2BIG):
 		return engine.AttachBusy
-	case errors.Is(err, fs.ErrPermission) && lockdown():
-		return engine.Lockdown
 	case errors.Is(err, fs.ErrPermission):
 		return engine.PermissionDenied
 	case errors.Is(err, errHookMissing):
