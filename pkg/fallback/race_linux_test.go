@@ -94,6 +94,19 @@ var between = []struct {
 		change: func(t *testing.T, root string) { exchange(t, root, filepath.Join(root, "../out")) }},
 	{name: "root becomes another directory, written", op: "write f x", err: ErrConflict, code: engine.CodeRootChanged,
 		change: func(t *testing.T, root string) { exchange(t, root, filepath.Join(root, "../out")) }},
+	{name: "root becomes a directory with the same file", op: "read f", err: ErrConflict, code: engine.CodeRootChanged,
+		change: func(t *testing.T, root string) {
+			must(t, os.Link(filepath.Join(root, "f"), filepath.Join(root, "../out/f")))
+			exchange(t, root, filepath.Join(root, "../out"))
+		}},
+	{name: "directory replaced each time, created in", op: "exclusive a/n", always: true, err: ErrConflict, code: CodeObjectChanged,
+		change: func(t *testing.T, root string) { exchange(t, filepath.Join(root, "a"), filepath.Join(root, "z")) }},
+	{name: "directory replaced each time, removed from", op: "remove a/same", always: true, err: ErrConflict, code: CodeObjectChanged,
+		change: func(t *testing.T, root string) {
+			must(t, os.WriteFile(filepath.Join(root, "a/same"), nil, 0o600))
+			must(t, os.WriteFile(filepath.Join(root, "z/same"), nil, 0o600))
+			exchange(t, filepath.Join(root, "a"), filepath.Join(root, "z"))
+		}},
 	{name: "root vanishes", op: "read f", err: ErrConflict, code: engine.CodeRootChanged,
 		change: func(t *testing.T, root string) { must(t, os.Rename(root, root+".gone")) }},
 }
