@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -124,6 +125,21 @@ func (e *RefusedError) Is(target error) bool {
 		return e.Decision.Outcome == engine.Denied && !unsafePath && e.Decision.Code != engine.CodeBindingBlocked
 	}
 	return false
+}
+
+// CheckAll is engine.CheckContainment for many targets in one workspace. On
+// Linux targets that lie in one directory cost little more than a system call
+// each: what they share is looked at once before and once after, and every
+// answer is found anew if it changed in between. The answers are in the order of
+// the targets.
+func (g *Guard) CheckAll(targets []string) []engine.ContainmentDecision {
+	decisions := make([]engine.ContainmentDecision, len(targets))
+	rest := decisions
+	for part := range slices.Chunk(targets, batchSize) {
+		g.checkBatch(part, rest[:len(part)])
+		rest = rest[len(part):]
+	}
+	return decisions
 }
 
 // Open opens a file or directory for reading.
