@@ -31,11 +31,15 @@ import (
 //
 // What the user says wins. A preset's entry is left out where the user grants
 // the same object, or where the entry lies inside a grant of none. Inside any
-// other grant of the user it may only add: it gets the rights of both, and is
-// left out if that is what holds there anyway. A preset's own none (a secret)
-// and a device node stay as they are. So with the workspace "/" or a grant
-// "/:ro", programs can be executed and the secrets in /etc stay secret; and with
-// a grant "/usr:ro", nothing in /usr can.
+// other grant it may only add: it is left out where that grant has its rights,
+// and gets the rights of both where the user's grant has not. A preset's own
+// none (a secret), a device node, and what lies on another mount than the grant
+// around it stay as they are. So with the workspace "/" or a grant "/:ro",
+// programs can be executed and the secrets in /etc stay secret; and with a grant
+// "/usr:ro", nothing in /usr can.
+//
+// A workspace may be any directory, "/" too. It may contain others of the
+// policy's objects or lie inside them; the deeper one counts.
 func Compile(p Policy, probes Probes) (AllowedSets, error) {
 	if err := validate(&p); err != nil {
 		return AllowedSets{}, err
@@ -372,20 +376,19 @@ func (c *compiler) presetEntry(preset Preset, name string, entry *presetEntry) {
 		}
 		return
 	}
-	device := e.Kind == KindCharDevice || e.Kind == KindBlockDevice
 	around := c.nearest(target)
 	if around >= 0 && rights != None {
 		o := &c.sets.Objects[around]
-		switch {
-		case o.Rights == None:
+		if o.Rights == None {
 			return
-		case device:
-		case around < c.explicit:
-			rights |= o.Rights
-			fallthrough
-		default:
-			if rights == o.Rights && c.sameMount(&e, &c.entries[around]) {
+		}
+		device := e.Kind == KindCharDevice || e.Kind == KindBlockDevice
+		if !device && c.sameMount(&e, &c.entries[around]) {
+			if o.Rights.Has(rights) {
 				return
+			}
+			if around < c.explicit {
+				rights |= o.Rights
 			}
 		}
 	}

@@ -162,19 +162,21 @@ func (id ObjectID) Same(o ObjectID) bool {
 
 // A Step is one component of a walk, for explain.
 type Step struct {
-	Path string
-	Kind Kind
-	// Missing is set where nothing is at Path.
-	Missing bool
+	Path string `json:"path"`
+	Kind Kind   `json:"kind"`
+	// Missing is set where nothing is at Path, or it could not be inspected.
+	Missing bool `json:"missing,omitempty"`
 	// Target is where a link leads, if it was followed.
-	Target string
-	ID     ObjectID
+	Target string   `json:"target,omitempty"`
+	ID     ObjectID `json:"id"`
 	// Mount is the mount point of the mount that Path lies on, where known.
-	Mount string
+	Mount string `json:"mount,omitempty"`
 	// Code is CodeWithin where the walk went on without objection; else it
 	// says what was found here, with Reason as a sentence.
-	Code   Code
-	Reason string
+	Code   Code   `json:"code"`
+	Reason string `json:"reason,omitempty"`
+	// PathBytes holds Path where it is not UTF-8.
+	PathBytes []byte `json:"pathBytes,omitempty"`
 }
 
 // WalkContainment is [CheckContainment] with everything that was seen.

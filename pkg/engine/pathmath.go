@@ -136,6 +136,9 @@ func (m pathMath) volume(path string) (device string, rooted bool, rest string) 
 		return "", false, path
 	}
 	if device, rest, ok := cutUNC(path); ok {
+		if rest != "" {
+			rest = rest[1:]
+		}
 		return device, true, rest
 	}
 	if len(path) >= 2 && isDriveLetter(path[0]) && path[1] == ':' {

@@ -219,7 +219,7 @@ func (w *walker) at() string { return w.slice(w.top().end) }
 // enter inspects the root: it reports whether there is a directory to walk.
 func (w *walker) enter() bool {
 	path := w.rootPath()
-	e, err := w.probes.Inspect(path)
+	e, err := w.inspect(path)
 	if err == nil {
 		*w.level(0) = on(w.level(0).end, &e)
 	}
@@ -254,6 +254,17 @@ func (w *walker) enter() bool {
 	w.stay()
 	return false
 }
+
+// inspect asks the probe, and takes an object of no kind for an error.
+func (w *walker) inspect(path string) (Entry, error) {
+	e, err := w.probes.Inspect(path)
+	if err == nil && e.Kind == KindUnknown {
+		err = &fs.PathError{Op: "inspect", Path: path, Err: errNoKind}
+	}
+	return e, err
+}
+
+var errNoKind = errors.New("the probe does not say what it is")
 
 // stay makes the lexical path the one where the walk ended.
 func (w *walker) stay() {
@@ -383,7 +394,7 @@ func (w *walker) rename(base int, name string) {
 func (w *walker) down(name string, sep bool) bool {
 	above := *w.top()
 	path, end := w.extend(name)
-	e, err := w.probes.Inspect(path)
+	e, err := w.inspect(path)
 	if err != nil {
 		return w.uninspected(path, end, err)
 	}
@@ -574,7 +585,7 @@ func (w *walker) step(path string, e *Entry, code Code, reason string) {
 	if w.steps == nil {
 		return
 	}
-	s := Step{Path: path, Missing: e == nil, Code: code, Reason: reason}
+	s := Step{Path: path, PathBytes: pathBytes(path), Missing: e == nil, Code: code, Reason: reason}
 	if e != nil {
 		s.Kind, s.ID = e.Kind, e.ID()
 		if mount, ok := mountOf(w.table, e, path); ok {
