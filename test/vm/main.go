@@ -38,8 +38,10 @@ const usage = `usage: go run ./test/vm COMMAND [flags]
 Flags of a command: go run ./test/vm COMMAND -h. Manual: docs/testing.md.
 `
 
-// exitTrouble is the exit status when there was no run to judge.
-const exitTrouble = 2
+const (
+	exitTrouble     = 2 // there was no run to judge
+	exitInterrupted = 128 + int(unix.SIGINT)
+)
 
 // errFailed means that the guests ran and their verdict has been printed.
 var errFailed = errors.New("failed")
@@ -62,6 +64,9 @@ func main() {
 		os.Exit(int(exit))
 	case errors.Is(err, errFailed):
 		os.Exit(1)
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintln(os.Stderr, "vm: interrupted")
+		os.Exit(exitInterrupted)
 	default:
 		fmt.Fprintln(os.Stderr, "vm:", err)
 		os.Exit(exitTrouble)
@@ -111,12 +116,6 @@ func (o *options) register(f *flag.FlagSet, timeout time.Duration) {
 
 // finish fills in what depends on other flags.
 func (o *options) finish() {
-	if o.memory == "" {
-		o.memory = "1G"
-		if o.full {
-			o.memory = "2G"
-		}
-	}
 	if o.count && o.idle == 0 {
 		o.idle = 20 * time.Second
 	}

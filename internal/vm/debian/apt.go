@@ -1,5 +1,3 @@
-//go:build linux
-
 // Package debian fetches Debian packages without installing them: a private
 // apt, with its own sources, lists and cache below one folder, verified with
 // the Debian archive keyring. Nothing of the machine's own apt state is read

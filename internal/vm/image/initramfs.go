@@ -1,3 +1,5 @@
+// Package image makes what a guest boots from: kernels, the initramfs, disks.
+// Everything that takes time is cached below one folder.
 package image
 
 import (
@@ -25,7 +27,7 @@ type Initramfs struct {
 
 // NewInitramfs begins an archive.
 func NewInitramfs(w io.Writer) *Initramfs {
-	return &Initramfs{w: cpio.NewWriter(w), dirs: map[string]bool{".": true}}
+	return &Initramfs{w: cpio.NewWriter(w), dirs: map[string]bool{"": true}}
 }
 
 // Dir adds a directory and those above it. A second call with the same name

@@ -1,7 +1,5 @@
 //go:build linux
 
-// Package image makes what a guest boots from: kernels, the initramfs, disks.
-// Everything that takes time is cached below one folder.
 package image
 
 import (

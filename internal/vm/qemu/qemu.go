@@ -30,6 +30,8 @@ type Machine struct {
 	Disks     []Disk
 	CPUs      int
 	Memory    string // as QEMU's -m
+	// NoKVM forces emulation where KVM seems to be there.
+	NoKVM bool
 	// Count makes the clock advance by one nanosecond for each instruction.
 	Count bool
 	// Boot limits the time until init reports, Total the whole run.
@@ -61,6 +63,8 @@ type Outcome struct {
 	Record *guest.Record
 	// Console is the kernel's log.
 	Console string
+	// KVM says that QEMU was told to try it.
+	KVM bool
 	// Expired names the limit that ended the run, empty when none did.
 	Expired string
 	// Boot is the time until init reported, Total that of the whole run.
@@ -119,9 +123,9 @@ func (m Machine) Run(ctx context.Context) (*Outcome, error) {
 	if m.Console != nil {
 		logW = io.MultiWriter(&log, m.Console)
 	}
-	bootLimit := time.AfterFunc(m.Boot, func() { cancel(fmt.Errorf("init did not report within %s", m.Boot)) })
+	bootLimit := time.AfterFunc(m.Boot, func() { cancel(expired("init did not report within " + m.Boot.String())) })
 	defer bootLimit.Stop()
-	totalLimit := time.AfterFunc(m.Total, func() { cancel(fmt.Errorf("not done within %s", m.Total)) })
+	totalLimit := time.AfterFunc(m.Total, func() { cancel(expired("not done within " + m.Total.String())) })
 	defer totalLimit.Stop()
 
 	wait.Go(func() { io.Copy(logW, console.host) })
@@ -167,11 +171,13 @@ func (m Machine) Run(ctx context.Context) (*Outcome, error) {
 	wait.Wait()
 	out.Total = time.Since(begin)
 	out.Console = log.String()
+	out.KVM = m.useKVM()
 	if cause := context.Cause(ctx); cause != nil {
-		if errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
+		var limit expired
+		if !errors.As(cause, &limit) {
 			return nil, cause
 		}
-		out.Expired = cause.Error()
+		out.Expired = limit.Error()
 		return &out, nil
 	}
 	if err != nil {
@@ -179,6 +185,11 @@ func (m Machine) Run(ctx context.Context) (*Outcome, error) {
 	}
 	return &out, nil
 }
+
+// expired is why a limit ended a run.
+type expired string
+
+func (e expired) Error() string { return string(e) }
 
 func (m Machine) args() []string {
 	cpus := max(m.CPUs, 1)
@@ -191,7 +202,7 @@ func (m Machine) args() []string {
 	case m.Count:
 		cpus = 1
 		args = append(args, "-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", "max")
-	case haveKVM():
+	case m.useKVM():
 		args = append(args, "-accel", "kvm", "-accel", "tcg,thread=multi", "-cpu", "max")
 	default:
 		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max")
@@ -225,15 +236,15 @@ func (m Machine) commandLine() string {
 	return line
 }
 
-// haveKVM reports whether KVM is worth trying. That /dev/kvm exists says
-// nothing: under nested virtualisation without these flags QEMU hangs with
-// "KVM internal error". QEMU falls back by itself when the device refuses.
-func haveKVM() bool {
-	info, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
+// useKVM reports whether KVM is worth trying. That /dev/kvm exists says nothing:
+// under nested virtualisation without the flags QEMU hangs with "KVM internal
+// error".
+func (m Machine) useKVM() bool {
+	if m.NoKVM || m.Count || unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) != nil {
 		return false
 	}
-	return hasVirtualisation(string(info)) && unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil
+	info, err := os.ReadFile("/proc/cpuinfo")
+	return err == nil && hasVirtualisation(string(info))
 }
 
 // hasVirtualisation looks for the flags vmx (Intel) and svm (AMD) in the text
