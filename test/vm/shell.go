@@ -30,6 +30,7 @@ func shell(ctx context.Context, args []string) error {
 	var o options
 	f := newFlags("shell", "[ARG ...]")
 	series := f.String("kernel", "6.12", "kernel `series`")
+	in := f.String("profile", profiles[0].name, "boot `profile`; see test/vm/profile.go")
 	script := f.String("script", "", "shell script `FILE` to run; - is standard input")
 	commands := f.String("c", "", "`commands` to run with sh")
 	o.register(f, 0)
@@ -37,6 +38,10 @@ func shell(ctx context.Context, args []string) error {
 		return flagError(err)
 	}
 	o.finish()
+	prof, err := findProfile(*in)
+	if err != nil {
+		return err
+	}
 	program, text, err := shellProgram(*script, *commands, f.Args())
 	if err != nil {
 		return err
@@ -47,7 +52,7 @@ func shell(ctx context.Context, args []string) error {
 			o.timeout = 24 * time.Hour
 		}
 	}
-	if err := needTools(o.full); err != nil {
+	if err := needTools(o.full || prof.full); err != nil {
 		return err
 	}
 	cache, kernels, err := openKernels(ctx, *series, false)
@@ -75,7 +80,7 @@ func shell(ctx context.Context, args []string) error {
 		files = append(files, file{name, scriptPath})
 	}
 	g := guestRun{
-		kernel: kernels[0], profile: profiles[0], files: files, output: os.Stdout,
+		kernel: kernels[0], profile: prof, files: files, output: os.Stdout,
 		plan: guest.Plan{Programs: []guest.Program{program}},
 	}
 	return b.shell(ctx, &o, g)
@@ -197,7 +202,7 @@ func (e *escapeReader) Read(p []byte) (int, error) {
 				continue
 			case e.pending && c == 'x':
 				e.escape()
-				return 0, io.EOF
+				return len(out), io.EOF
 			case e.pending && c != ctrlA:
 				out = append(out, ctrlA)
 			}
