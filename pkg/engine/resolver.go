@@ -49,7 +49,7 @@ func (r *resolver) inspect(path string) (Entry, error) {
 // ErrLinkLoop, ErrMagicLink, ErrNotDirectory, ErrAmbiguous or ErrUnsafePath.
 func (r *resolver) realpath(path string) (string, Entry, error) {
 	device, _, rest := r.math.volume(path)
-	at := device + string(r.math.sep())
+	at := r.math.top(device)
 	e, err := r.inspect(at)
 	if err != nil {
 		return "", Entry{}, err
@@ -107,7 +107,7 @@ func (r *resolver) realpath(path string) (string, Entry, error) {
 			if device == "" {
 				device, _, _ = r.math.volume(at)
 			}
-			at = device + string(r.math.sep())
+			at = r.math.top(device)
 			if e, err = r.inspect(at); err != nil {
 				return "", Entry{}, err
 			}
@@ -144,6 +144,15 @@ func (r *resolver) trueName(dir, name, path string, e *Entry) (string, error) {
 		name = e.Name
 	}
 	return r.math.child(dir, name), nil
+}
+
+// top returns the root directory of a device. A drive letter is written as
+// Windows itself does, in upper case.
+func (m pathMath) top(device string) string {
+	if len(device) == 2 {
+		device = strings.ToUpper(device)
+	}
+	return device + string(m.sep())
 }
 
 // child returns the path of name in the directory dir.
