@@ -5,6 +5,7 @@ package fallback
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -83,4 +84,14 @@ func asNobody(f func()) {
 		f()
 	}()
 	<-done
+}
+
+// publicDir is realTempDir for tests with [asNobody]: everybody gets there.
+func publicDir(t testing.TB) string {
+	t.Helper()
+	dir := realTempDir(t)
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		must(t, os.Chmod(d, 0o755))
+	}
+	return dir
 }
