@@ -692,14 +692,28 @@ static __always_inline int judge_delete(enum tf_hook hook, const struct path *di
 	return verdict(&s, &a, s.jail ? check_name(&s, name, dir->mnt, TF_DELETE, &rights) : TF_NO_DATA, -EACCES);
 }
 
+/*
+ * open(2) with O_CREAT asks before it has looked the name up, and forgets the answer where the name is there. On a file
+ * system that cannot create at all (procfs: >/dev/stdout comes here) the question means nothing.
+ */
+static __always_inline bool can_create(const struct path *dir)
+{
+	struct inode *inode = dir->dentry->d_inode;
+
+	return !inode || inode->i_op->create;
+}
+
 SEC("lsm/path_mknod")
 int tf_path_mknod(unsigned long long *ctx)
 {
+	const struct path *dir = (void *)ctx[0];
 	__u16 type = (__u16)ctx[2] & S_IFMT;
 
 	if ((int)ctx[4])
 		return (int)ctx[4];
-	return judge_create(TF_HOOK_PATH_MKNOD, (void *)ctx[0], (void *)ctx[1], type == S_IFCHR || type == S_IFBLK);
+	if (!can_create(dir))
+		return 0;
+	return judge_create(TF_HOOK_PATH_MKNOD, dir, (void *)ctx[1], type == S_IFCHR || type == S_IFBLK);
 }
 
 SEC("lsm/path_mkdir")

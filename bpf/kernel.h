@@ -36,7 +36,12 @@ struct super_block {
 	unsigned long s_magic;
 };
 
+struct inode_operations {
+	void *create;
+};
+
 struct inode {
+	struct inode_operations *i_op;
 	__u16 i_mode;
 	unsigned long i_ino;
 	__u32 i_rdev;
