@@ -38,11 +38,6 @@ func probe(args []string) {
 	switch verb {
 	case "state": // Print everything as JSON.
 		json.NewEncoder(os.Stdout).Encode(look())
-	case "die": // Die by a signal, without a core file.
-		n, _ := strconv.Atoi(args[1])
-		unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
-		signal.Reset()
-		withDefaultAction(syscall.Signal(n), func() { unix.Kill(unix.Getpid(), syscall.Signal(n)); time.Sleep(time.Minute) })
 	case "raw": // Put the terminal into raw mode and die without restoring it.
 		if _, err := term.MakeRaw(0); err != nil {
 			fmt.Println(err)

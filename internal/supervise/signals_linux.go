@@ -121,21 +121,24 @@ func ignored(sig syscall.Signal) bool {
 	return false
 }
 
-// withDefaultAction runs f while sig has its default action in this process. os/signal cannot do it: once a signal of
-// this kind was caught, signal.Reset leaves the runtime's handler in place, which drops it.
-//
-// The kernel's struct sigaction differs between architectures, but all zero is SIG_DFL without flags on each, and none is
-// longer than the buffer. SIGSTOP, which has no other action, the kernel refuses.
-func withDefaultAction(sig syscall.Signal, f func()) {
-	var dfl, old [128]byte
+// A kernelAction is the kernel's struct sigaction with room to spare. The first word is the handler (but on MIPS), the rest
+// differs between architectures and is only kept.
+type kernelAction [16]uintptr
+
+// SIG_DFL and SIG_IGN.
+var (
+	actionDefault = kernelAction{0}
+	actionIgnore  = kernelAction{1}
+)
+
+// setAction changes what sig does in this process, behind the back of the runtime. os/signal cannot do it: once a stop
+// signal was caught, signal.Reset leaves the runtime's handler in place, which drops it.
+func setAction(sig syscall.Signal, action kernelAction) (old kernelAction, err error) {
 	const sigsetSize = 8
-	action := func(set, get *[128]byte) syscall.Errno {
-		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(set)),
-			uintptr(unsafe.Pointer(get)), sigsetSize, 0, 0)
-		return errno
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)),
+		uintptr(unsafe.Pointer(&old)), sigsetSize, 0, 0)
+	if errno != 0 {
+		return old, os.NewSyscallError("rt_sigaction", errno)
 	}
-	if action(&dfl, &old) == 0 {
-		defer action(&old, nil)
-	}
-	f()
+	return old, nil
 }

@@ -64,9 +64,6 @@ func output(t *testing.T, c Command) (string, Result, error) {
 	}
 	defer r.Close()
 	c.Stdout = w
-	if c.Stderr == nil {
-		c.Stderr = os.Stderr
-	}
 	p, err := Start(c)
 	w.Close()
 	if err != nil {

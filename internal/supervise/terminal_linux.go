@@ -111,17 +111,25 @@ func blocking(sig syscall.Signal, f func()) {
 	f()
 }
 
-// raiseInGroup sends sig with its default action to this process's group, and returns only if this process was stopped by
-// it and has been continued.
+// raiseInGroup makes this process's whole group feel sig by its default action. It returns only if this process was
+// stopped by it and has been continued; with SIGSTOP it may also return just before the stop.
 func raiseInGroup(sig syscall.Signal) {
-	withDefaultAction(sig, func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
+	if sig == unix.SIGSTOP {
 		unix.Kill(0, sig)
-		// The signal to the group may be taken by any thread of this process, at any time. One to this very
-		// thread is taken before the call returns.
-		unix.Tgkill(unix.Getpid(), unix.Gettid(), sig)
-	})
+		return
+	}
+	old, err := setAction(sig, actionIgnore)
+	unix.Kill(0, sig)
+	// A signal to the process is taken by any of its threads, at any time: when this one went on after the stop, it
+	// could not tell. So the others in the group got it first, and now this very thread takes its own, before the
+	// call returns.
+	if err == nil {
+		setAction(sig, actionDefault)
+		defer setAction(sig, old)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	unix.Tgkill(unix.Getpid(), unix.Gettid(), sig)
 }
 
 // orphaned reports whether nobody is left who could continue this process's group after a stop: POSIX's orphaned process

@@ -116,14 +116,13 @@ func TestForwardedToGroup(t *testing.T) {
 	}{{unix.SIGINT, true}, {unix.SIGHUP, false}} {
 		f := newFront(t)
 		name := strings.TrimPrefix(unix.SignalName(tt.sig), "SIG")
-		// The inner shell is told at the end by USR1, which ends it silently if the signal did not.
-		f.command("/bin/sh", "-c", `sh -c 'trap "echo child; exit" `+name+`; trap "exit" USR1; echo ready; while :; do sleep 0.01; done' & `+
-			`trap "" `+name+`; trap "kill -USR1 $!; wait; exit 5" TERM; while :; do sleep 0.01; done`)
-		// The inner shell is started with SIGINT ignored, as every background command, and dash cannot trap that.
-		if tt.sig == unix.SIGINT {
-			f.cmd.Args[len(f.cmd.Args)-1] = strings.Replace(f.cmd.Args[len(f.cmd.Args)-1], "sh -c", "env --default-signal=INT sh -c", 1)
-		}
+		// The inner shell is told at the end by USR1, which ends it silently if the signal did not. It is started
+		// with SIGINT ignored, as every background command, and a shell cannot trap that.
+		f.command("/bin/sh", "-c", `trap : $0; trap 'kill -USR1 $c 2>/dev/null; wait; exit 5' TERM
+			env --default-signal=INT sh -c 'trap "echo child; exit" $0; trap exit USR1; echo ready; while :; do sleep 0.01; done' $0 &
+			c=$!; echo ready; while :; do sleep 0.01; done`, name)
 		f.start(t)
+		f.line(t)
 		f.line(t)
 		f.signal(t, tt.sig)
 		if tt.child {
