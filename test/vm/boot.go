@@ -24,10 +24,11 @@ import (
 // has nothing else to do.
 const bootLimit = 2 * time.Minute
 
-// smallModules are loaded in the small guest where they are modules: the drive,
-// the file system on it (crc32c is what ext4's journal asks the crypto layer for
-// by name), overlayfs, and fuse, by which tests serve file systems of their own.
-var smallModules = []string{"nvme", "crc32c_generic", "crc32c_intel", "ext4", "overlay", "fuse"}
+// guestModules are loaded at boot where they are modules: the drive and the file
+// system on it (crc32c is what ext4's journal asks the crypto layer for by name);
+// overlayfs; and loop and fuse, whose device nodes udev would make. The full
+// guest loads what else it needs by itself.
+var guestModules = []string{"nvme", "crc32c_generic", "crc32c_intel", "ext4", "overlay", "loop", "fuse"}
 
 // file is one thing put into a guest.
 type file struct{ host, guest string }
@@ -220,7 +221,7 @@ nogroup:x:65534:
 
 // initramfs writes the archive for one guest.
 func (b *builder) initramfs(ctx context.Context, name string, g guestRun) error {
-	modules, err := image.LoadModules(g.kernel, smallModules)
+	modules, err := image.LoadModules(g.kernel, guestModules)
 	if err != nil {
 		return err
 	}

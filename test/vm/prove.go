@@ -32,7 +32,7 @@ var proofs = []proof{
 		what:  "tests fail, skip, exit, panic, are missing",
 		tests: []string{"TestFails", "TestSkips", "TestExits", "TestPanics", "TestMissing", "TestPasses"},
 		want: []string{
-			"TestFails: exit status 1", "failed: TestFails", "skipped: TestSkips", "ended in the middle of TestExits",
+			"failed: TestFails", "skipped: TestSkips", "ended in the middle of TestExits",
 			"TestPanics: exit status 2", "failed: TestPanics", "did not run: TestMissing",
 		},
 	}, {

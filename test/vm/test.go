@@ -53,7 +53,7 @@ func test(ctx context.Context, args []string) error {
 	f := newFlags("test", "[packages]")
 	series := f.String("kernels", defaultKernels, "kernel `series`, separated by commas")
 	run := f.String("run", "", "run only tests that match this `regexp`, as of go test")
-	only := f.String("profile", "", "run only this boot profile; see test/vm/profile.go")
+	only := f.String("profile", "", "run only these boot `profiles`, separated by commas; see test/vm/profile.go")
 	untagged := f.Bool("untagged", false, "also run the tests of files without the build tag vm")
 	jobs := f.Int("j", 1, "`number` of guests at once")
 	o.register(f, 10*time.Minute)
@@ -67,11 +67,14 @@ func test(ctx context.Context, args []string) error {
 	}
 	selected := profiles
 	if *only != "" {
-		p, err := findProfile(*only)
-		if err != nil {
-			return err
+		selected = nil
+		for name := range strings.SplitSeq(*only, ",") {
+			p, err := findProfile(name)
+			if err != nil {
+				return err
+			}
+			selected = append(selected, p)
 		}
-		selected = []profile{p}
 	}
 	if err := needTools(o.full); err != nil {
 		return err

@@ -34,7 +34,13 @@ func TestJudge(t *testing.T) {
 		{what: "a failed test", change: func(r *Record) {
 			r.Programs[0].Exit = 1
 			r.Programs[0].Tests = &Tests{Passed: 1, Failed: []string{"TestOne"}, Finished: []string{"TestTwo"}}
-		}, want: []string{"pkg/a: exit status 1", "pkg/a: failed: TestOne"}},
+		}, want: []string{"pkg/a: failed: TestOne"}},
+		{what: "a binary that fails without a failed test", change: func(r *Record) { r.Programs[0].Exit = 1 },
+			want: []string{"pkg/a: exit status 1"}},
+		{what: "a binary that panicked in a test", change: func(r *Record) {
+			r.Programs[0].Exit = 2
+			r.Programs[0].Tests.Failed = []string{"TestOne"}
+		}, want: []string{"pkg/a: exit status 2", "pkg/a: failed: TestOne"}},
 		{what: "a failed test in a binary that says it passed", change: func(r *Record) {
 			r.Programs[0].Tests.Failed = []string{"TestOne/sub"}
 		}, want: []string{"pkg/a: failed: TestOne/sub"}},
