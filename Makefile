@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # bpf2go's compiler looks for <asm/types.h> here; a name of Debian's multiarch layout.
 export C_INCLUDE_PATH ?= /usr/include/$(shell uname -m)-linux-gnu
 
-.PHONY: help build generate check-generate lint test test-host test-vm vm-shell demo soak clean
+.PHONY: help build generate check-generate lint test test-host test-vm vm-shell demo bench-startup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,11 @@ test-vm: ## tests tagged vm, in guests (KERNELS=6.1,6.12,7)
 vm-shell: ## a shell in a guest with thenforce on its PATH (KERNEL=6.12 SCRIPT=file)
 	@$(GO) run ./test/vm setup --kernels $(KERNEL)
 	@$(GO) run ./test/vm shell --kernel $(KERNEL) $(if $(SCRIPT),--script "$(SCRIPT)")
+
+bench-startup: ## count the instructions that starting a command by run costs (KERNEL=6.12)
+	$(GO) build -o build/bench ./test/bench
+	$(GO) run ./test/vm setup --kernels $(KERNEL)
+	$(GO) run ./test/vm shell --kernel $(KERNEL) --icount --add build/bench:/usr/bin/bench -c bench
 
 generate: ## compile bpf/ and regenerate the Go side of its types
 	@scripts/need clang-19 llvm-19 libbpf-dev linux-libc-dev
