@@ -155,7 +155,7 @@ func bindObject(root string, probes Probes) WorkspaceIdentity {
 	w := WorkspaceIdentity{Platform: probes.Platform(), CanonicalRoot: root}
 	path, err := absolute(root, "", probes)
 	if err != nil {
-		return block(w, err, "root cannot be made absolute")
+		return block(w, err, blockedReason(err))
 	}
 	w.CanonicalRoot = path
 

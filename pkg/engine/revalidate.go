@@ -18,9 +18,11 @@ const (
 type BoundarySnapshot struct {
 	// ResourceIdentity is the resolved path, nil where the decision was about
 	// no path or the path had none.
-	ResourceIdentity     *string `json:"resourceIdentity,omitempty"`
-	WorkspaceID          string  `json:"workspaceId"`
-	EnforcementAvailable bool    `json:"enforcementAvailable"`
+	ResourceIdentity *string `json:"resourceIdentity,omitempty"`
+	// ResourceIdentityBytes holds it where it is not UTF-8.
+	ResourceIdentityBytes []byte `json:"resourceIdentityBytes,omitempty"`
+	WorkspaceID           string `json:"workspaceId"`
+	EnforcementAvailable  bool   `json:"enforcementAvailable"`
 	// Live is which object was there, nil where nobody looked.
 	Live *LiveIdentity `json:"live,omitempty"`
 }
@@ -54,6 +56,7 @@ func Snapshot(workspace WorkspaceIdentity, target string, options ContainmentOpt
 	s := BoundarySnapshot{WorkspaceID: workspace.WorkspaceID, EnforcementAvailable: enforcementAvailable}
 	if w.decision.ResolvedPath != "" {
 		s.ResourceIdentity = &w.decision.ResolvedPath
+		s.ResourceIdentityBytes = pathBytes(w.decision.ResolvedPath)
 		object, parent := w.seen()
 		s.Live = &LiveIdentity{Object: object.id, Parent: parent.id, Missing: w.missing}
 		if object.changed != 0 {
@@ -72,7 +75,7 @@ func Snapshot(workspace WorkspaceIdentity, target string, options ContainmentOpt
 // compared is not the same.
 func Revalidate(original, current BoundarySnapshot) RevalidationResult {
 	switch {
-	case !sameText(original.ResourceIdentity, current.ResourceIdentity) || !original.Live.same(current.Live):
+	case !original.sameResource(&current):
 		return RevalidationResult{true, ResourceIdentityChanged}
 	case original.WorkspaceID != current.WorkspaceID:
 		return RevalidationResult{true, WorkspaceIdentityChanged}
@@ -82,11 +85,14 @@ func Revalidate(original, current BoundarySnapshot) RevalidationResult {
 	return RevalidationResult{}
 }
 
-func sameText(a, b *string) bool {
-	if a == nil || b == nil {
-		return a == b
+func (s *BoundarySnapshot) sameResource(o *BoundarySnapshot) bool {
+	if (s.ResourceIdentity == nil) != (o.ResourceIdentity == nil) {
+		return false
 	}
-	return *a == *b
+	if s.ResourceIdentity != nil && pathFrom(*s.ResourceIdentity, s.ResourceIdentityBytes) != pathFrom(*o.ResourceIdentity, o.ResourceIdentityBytes) {
+		return false
+	}
+	return s.Live.same(o.Live)
 }
 
 func (l *LiveIdentity) same(o *LiveIdentity) bool {
