@@ -52,6 +52,8 @@ type exitError int
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 func main() {
+	// mke2fs and depmod lie where the PATH of ordinary users does not lead.
+	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	err := dispatch(ctx, os.Args[1:])
 	stop()
