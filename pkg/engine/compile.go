@@ -159,6 +159,10 @@ type compiler struct {
 	entries []Entry
 	// explicit is how many of the objects the policy itself names.
 	explicit int
+	// presets is what the presets alone would grant: an entry that adds nothing
+	// there adds nothing anywhere, even where the user narrows the one around.
+	presets       []Object
+	presetEntries []Entry
 }
 
 func (c *compiler) add(o Object, e Entry) {
@@ -370,25 +374,29 @@ func (c *compiler) presetEntry(preset Preset, name string, entry *presetEntry) {
 		c.notice("preset %s: %s is kept as none unseen: %v", preset, name, err)
 	}
 	rights := entry.rights
+	device := e.Kind == KindCharDevice || e.Kind == KindBlockDevice
+	if i := nearest(c.math, c.presets, target); i >= 0 && rights != None && !device {
+		if c.presets[i].Rights.Has(rights) && c.sameMount(&e, &c.presetEntries[i]) {
+			return
+		}
+	}
+	c.presets = append(c.presets, Object{Path: target, Rights: rights})
+	c.presetEntries = append(c.presetEntries, e)
+
 	if i := c.same(target, &e); i >= 0 {
 		if o := &c.sets.Objects[i]; i < c.explicit && o.Rights != rights {
 			c.notice("preset %s: %s keeps the rights %s of the %s", preset, o.Path, o.Rights, o.Source)
 		}
 		return
 	}
-	around := c.nearest(target)
-	if around >= 0 && rights != None {
+	if around := c.nearest(target); around >= 0 && rights != None {
 		o := &c.sets.Objects[around]
 		if o.Rights == None {
 			return
 		}
-		device := e.Kind == KindCharDevice || e.Kind == KindBlockDevice
-		if !device && c.sameMount(&e, &c.entries[around]) {
-			if o.Rights.Has(rights) {
+		if around < c.explicit && !device && c.sameMount(&e, &c.entries[around]) {
+			if rights |= o.Rights; rights == o.Rights {
 				return
-			}
-			if around < c.explicit {
-				rights |= o.Rights
 			}
 		}
 	}
