@@ -51,6 +51,11 @@ var proofs = []proof{
 		what:  "a test hangs",
 		tests: []string{"TestHangs"},
 		limit: 15 * time.Second,
+		want:  []string{"TestHangs: exit status 2", "TestHangs"},
+	}, {
+		what:  "the guest hangs",
+		tests: []string{"TestStopsEverything"},
+		limit: 15 * time.Second,
 		want:  []string{"not done within 15s", "without a result record"},
 	},
 }

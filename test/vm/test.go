@@ -102,7 +102,7 @@ func test(ctx context.Context, args []string) error {
 	var runs []guestRun
 	built := map[string]bool{}
 	for _, p := range selected {
-		g, err := b.testRun(ctx, p, packages, *run, o.timeout, built)
+		g, err := b.testRun(ctx, p, packages, *run, built)
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func test(ctx context.Context, args []string) error {
 }
 
 // testRun is the guest of one profile, the kernel left open.
-func (b *builder) testRun(ctx context.Context, p profile, packages []goPackage, run string, limit time.Duration, built map[string]bool) (guestRun, error) {
+func (b *builder) testRun(ctx context.Context, p profile, packages []goPackage, run string, built map[string]bool) (guestRun, error) {
 	g := guestRun{profile: p}
 	for _, pkg := range packages {
 		names, err := pkg.selectTests(p, run)
@@ -151,9 +151,7 @@ func (b *builder) testRun(ctx context.Context, p profile, packages []goPackage, 
 		}
 		program := guest.Program{
 			Name: pkg.rel, Dir: dir, GoTest: true,
-			// A little less than the guest's own limit, so that a test that hangs
-			// is named by its own binary.
-			Args: []string{binary, "-test.v=test2json", "-test.run=" + runPattern(names, run), "-test.timeout=" + (limit * 9 / 10).String()},
+			Args: []string{binary, "-test.v=test2json", "-test.run=" + runPattern(names, run)},
 		}
 		// A pattern for subtests may match none in a package; tests are wanted
 		// by name only without one.

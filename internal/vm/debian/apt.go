@@ -89,6 +89,10 @@ func (a *Apt) config() string {
 	set("Dir::State::lists", filepath.Join(a.dir, "lists"))
 	set("Dir::State::status", filepath.Join(a.dir, "status"))
 	set("Dir::Cache", filepath.Join(a.dir, "cache"))
+	// A binary form of the indexes, of 100 MB, to save the second that reading
+	// them takes.
+	set("Dir::Cache::pkgcache", "")
+	set("Dir::Cache::srcpkgcache", "")
 	set("Acquire::Languages", "none")
 	set("Acquire::GzipIndexes", "false")
 	set("Acquire::Retries", "3")

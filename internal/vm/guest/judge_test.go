@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 )
@@ -84,6 +85,23 @@ func TestJudgeWantsATest(t *testing.T) {
 	rec := &Record{Programs: []Result{{Name: "pkg/a", Tests: &Tests{}}}}
 	if diff := gocmp.Diff([]string{"pkg/a: no test ran"}, Judge(plan, rec, "")); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestTestTimeout(t *testing.T) {
+	p := Plan{Limit: 10 * time.Minute}
+	for up, want := range map[time.Duration]time.Duration{
+		0:                9*time.Minute + 30*time.Second,
+		5 * time.Minute:  4*time.Minute + 30*time.Second,
+		10 * time.Minute: time.Second,
+		time.Hour:        time.Second,
+	} {
+		if got := p.TestTimeout(up); got != want {
+			t.Errorf("up for %s: %s, want %s", up, got, want)
+		}
+	}
+	if got := (Plan{}).TestTimeout(time.Minute); got != time.Second {
+		t.Errorf("without a limit: %s; 0 would be no timeout at all", got)
 	}
 }
 

@@ -42,10 +42,20 @@ type Plan struct {
 	// Idle is waited before the first program. Kernel threads share the one CPU of
 	// an instruction-counting guest for about 20 s after boot.
 	Idle time.Duration `json:"idle,omitempty"`
+	// Limit is how long the guest may take. Test binaries get what is left of it,
+	// less a little, so that one that hangs is stopped by its own watchdog and
+	// says where it was.
+	Limit time.Duration `json:"limit"`
 	// Env is added to the environment of every program.
 	Env []string `json:"env,omitempty"`
 	// Programs run one after another, whatever becomes of those before.
 	Programs []Program `json:"programs"`
+}
+
+// TestTimeout is the -test.timeout of a binary started when the guest has been
+// up for the given time. It is never 0, which would mean none.
+func (p Plan) TestTimeout(up time.Duration) time.Duration {
+	return max(p.Limit-up-max(p.Limit/20, 2*time.Second), time.Second)
 }
 
 // Program is one thing to run in a guest.

@@ -25,6 +25,14 @@ func TestPanics(t *testing.T) { panic("on purpose") }
 
 func TestHangs(t *testing.T) { time.Sleep(time.Hour) }
 
+// TestStopsEverything stops the process that would stop it: the runner.
+func TestStopsEverything(t *testing.T) {
+	if err := unix.Kill(os.Getppid(), unix.SIGSTOP); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(time.Hour)
+}
+
 // TestWarns passes, but leaves behind in the kernel's log what a bug of the
 // kernel would.
 func TestWarns(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
 
 	"github.com/thenforce/thenforce/internal/vm/guest"
 )
@@ -49,6 +50,7 @@ func runPlan() error {
 	for _, p := range plan.Programs {
 		if p.GoTest {
 			fmt.Fprintf(output, "=== PACKAGE %s\n", p.Name)
+			p.Args = append(p.Args, "-test.timeout="+plan.TestTimeout(uptime()).String())
 		}
 		rec.Programs = append(rec.Programs, run(p, append(environment(), plan.Env...), output, reports))
 	}
@@ -65,6 +67,15 @@ func read(name string) string {
 		return "unreadable: " + err.Error()
 	}
 	return strings.TrimSpace(string(text))
+}
+
+// uptime is the time since the kernel started.
+func uptime() time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return 0
+	}
+	return time.Duration(now.Nano())
 }
 
 func taint() uint64 {
