@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package main
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+	"github.com/thenforce/thenforce/pkg/engine"
+	"github.com/thenforce/thenforce/pkg/fallback"
+)
+
+func (a *app) commands() []*cobra.Command {
+	commands := []*cobra.Command{
+		a.runCommand(), a.checkCommand(), a.statusCommand(),
+	}
+	for _, name := range []string{"jail", "events", "hook", "unload"} {
+		commands = append(commands, needsLinux(name))
+	}
+	return commands
+}
+
+// needsLinux stands in for a command of the kernel programs, so that a script learns why it is not there.
+func needsLinux(name string) *cobra.Command {
+	return &cobra.Command{
+		Use:                name,
+		Hidden:             true,
+		DisableFlagParsing: true,
+		RunE: func(*cobra.Command, []string) error {
+			return fmt.Errorf("%s needs Linux with BPF LSM; on %s no kernel enforces a policy", name, runtime.GOOS)
+		},
+	}
+}
+
+// currentStatus knows no kernel programs here, so there is nothing to verify.
+func currentStatus(bool) (engine.EnforcementStatus, error) {
+	return fallback.Status(), nil
+}
