@@ -32,6 +32,7 @@ require (
 	google.golang.org/protobuf v1.35.2 // indirect
 	honnef.co/go/tools v0.8.2 // indirect
 	pgregory.net/rapid v1.3.0 // indirect
+	rsc.io/script v0.0.2 // indirect
 )
 
 tool (
