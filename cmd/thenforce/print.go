@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/thenforce/thenforce/pkg/engine"
 	"golang.org/x/term"
@@ -87,10 +89,11 @@ func printStatus(f *os.File, s engine.EnforcementStatus) error {
 	return nil
 }
 
-// quoted makes a name that may hold anything safe to print on a line.
+// quoted makes a name that may hold anything safe to print on a line: no escape sequence of a terminal (C1 controls are
+// such too), no other direction of writing, nothing that cannot be seen.
 func quoted(text string) string {
 	for _, r := range text {
-		if r < ' ' || r == 0x7f || r == '\ufffd' || r == 0x2028 || r == 0x2029 {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return fmt.Sprintf("%q", text)
 		}
 	}
