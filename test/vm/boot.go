@@ -152,7 +152,8 @@ func (b *builder) machine(ctx context.Context, o *options, g guestRun, dir strin
 	if o.console {
 		m.Console = os.Stderr
 	}
-	g.plan.Full, g.plan.Idle, g.plan.Limit = o.full || g.profile.full, o.idle, o.timeout
+	g.plan.Full, g.plan.Systemd = o.full || g.profile.full, g.profile.systemd
+	g.plan.Idle, g.plan.Limit = o.idle, o.timeout
 	if g.plan.Full {
 		disks, err := b.fullDisks(ctx, g.kernel)
 		if err != nil {

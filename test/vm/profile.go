@@ -15,8 +15,8 @@ type profile struct {
 	prefix string
 	// append_ is added to the kernel command line.
 	append_ string
-	// full asks for the full guest.
-	full bool
+	// full asks for the full guest, systemd also for systemd as its process 1.
+	full, systemd bool
 }
 
 // profilePrefix begins the names of all tests that do not run in the default
@@ -31,6 +31,7 @@ var profiles = []profile{
 	{name: "nolsm", prefix: profilePrefix + "NoLSM", append_: "lsm=lockdown,capability,yama,apparmor"},
 	{name: "lockdown", prefix: profilePrefix + "Lockdown", append_: "lockdown=confidentiality"},
 	{name: "full", prefix: profilePrefix + "Full", full: true},
+	{name: "systemd", prefix: profilePrefix + "Systemd", full: true, systemd: true},
 }
 
 // profileOf returns the profile that a test runs in.

@@ -37,6 +37,9 @@ const (
 type Plan struct {
 	// Full makes the guest change into the Debian root before anything runs.
 	Full bool `json:"full,omitempty"`
+	// Systemd makes systemd process 1 of a full guest; the plan runs as a service
+	// once the system is up.
+	Systemd bool `json:"systemd,omitempty"`
 	// Modules are loaded in this order, from paths in the initramfs.
 	Modules []string `json:"modules,omitempty"`
 	// Idle is waited before the first program. Kernel threads share the one CPU of

@@ -32,7 +32,7 @@ var rootPackages = []string{
 	"bash", "binutils", "ca-certificates", "curl", "diffutils", "file", "gcc", "git", "jq", "less", "libc6-dev", "make",
 	"nodejs", "npm", "patch", "python3", "python3-pip", "python3-venv", "rsync", "sqlite3", "vim-tiny", "xz-utils", "zstd",
 	// Containers and other ways to confine.
-	"apparmor", "bubblewrap", "busybox-static", "catatonit", "conmon", "crun", "fuse-overlayfs", "podman", "runc", "uidmap",
+	"bubblewrap", "busybox-static", "catatonit", "conmon", "crun", "fuse-overlayfs", "podman", "runc", "uidmap",
 	// File systems.
 	"acl", "attr", "btrfs-progs", "e2fsprogs", "erofs-utils", "fuse3", "squashfs-tools", "xfsprogs",
 	// The system.
@@ -52,6 +52,8 @@ groupadd --gid 2000 extra
 useradd --create-home --uid 1000 --groups disk,extra --shell /bin/sh dev
 echo guest >/etc/hostname
 printf '127.0.0.1 localhost guest\n::1 localhost\n' >/etc/hosts
+systemctl disable e2scrub_reap.service
+touch /etc/.updated /var/.updated
 `
 
 // dpkgConfig keeps documentation and translations out, and dpkg from waiting

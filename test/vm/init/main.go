@@ -73,6 +73,9 @@ func boot() error {
 	if err := settle(plan.Full); err != nil {
 		return err
 	}
+	if plan.Systemd {
+		return startSystemd()
+	}
 	return reap()
 }
 
