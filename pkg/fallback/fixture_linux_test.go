@@ -38,7 +38,7 @@ func ownMounts(t *testing.T) bool {
 	name, _, _ := strings.Cut(t.Name(), "/")
 	args := []string{"-test.run=^" + name + "$", "-test.v"}
 	for _, arg := range os.Args[1:] {
-		if strings.HasPrefix(arg, "-race-") {
+		if strings.HasPrefix(arg, "-race-") || strings.HasPrefix(arg, "-rapid.") {
 			args = append(args, arg)
 		}
 	}

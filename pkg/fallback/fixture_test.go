@@ -66,6 +66,13 @@ func realTempDir(t testing.TB) string {
 	return dir
 }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func newProbes(t testing.TB) *Probes {
 	t.Helper()
 	p, err := NewProbes()

@@ -118,13 +118,6 @@ func replaceFile(t *testing.T, path, content string) {
 	must(t, os.Rename(path+".new", path))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestChangeBetweenWalkAndUse(t *testing.T) {
 	forEachBackend(t, func(t *testing.T, p *Probes) {
 		for _, test := range between {
