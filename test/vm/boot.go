@@ -101,9 +101,7 @@ type guestRun struct {
 	resize  <-chan guest.Size
 }
 
-// boot runs a guest and returns what it left. A boot that ends before init is
-// tried once more, loudly: the newest kernel dies like that now and then under
-// emulation. Once init has run nothing is repeated.
+// boot runs a guest and returns what it left.
 func (b *builder) boot(ctx context.Context, o *options, g guestRun) (*qemu.Outcome, error) {
 	dir, err := os.MkdirTemp(b.dir, "guest-")
 	if err != nil {
@@ -114,26 +112,32 @@ func (b *builder) boot(ctx context.Context, o *options, g guestRun) (*qemu.Outco
 	if err != nil {
 		return nil, err
 	}
-	for retried := false; ; {
+	return bootTwice(os.Stderr, m, func(m qemu.Machine) (*qemu.Outcome, error) {
 		if err := image.ScratchDisk(ctx, m.Disks[0].Path, guest.ScratchLabel); err != nil {
 			return nil, err
 		}
-		out, err := m.Run(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if out.Started || retried {
-			return out, nil
+		return m.Run(ctx)
+	})
+}
+
+// bootTwice runs a machine and, when it ends before init, once more, loudly: the
+// newest kernel dies like that now and then under emulation. A boot that died
+// with KVM does not count; it is repeated without. Once init has run nothing is
+// repeated.
+func bootTwice(log io.Writer, m qemu.Machine, run func(qemu.Machine) (*qemu.Outcome, error)) (*qemu.Outcome, error) {
+	for retried := false; ; {
+		out, err := run(m)
+		if err != nil || out.Started || retried {
+			return out, err
 		}
 		again := "booting it once more"
 		if out.KVM {
-			// Where KVM is broken, emulation is not.
 			m.NoKVM, again = true, "booting it without KVM"
 		} else {
 			retried = true
 		}
-		fmt.Fprintf(os.Stderr, "vm: RETRY: kernel %s ended before init%s; %s. The end of its log:\n%s\n",
-			g.kernel.Release, because(out.Expired), again, lastLines(out.Console, 15))
+		fmt.Fprintf(log, "vm: RETRY: %s ended before init%s; %s. The end of its log:\n%s\n",
+			filepath.Base(m.Kernel), because(out.Expired), again, lastLines(out.Console, 15))
 	}
 }
 

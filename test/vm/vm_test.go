@@ -226,6 +226,50 @@ func TestProofCheck(t *testing.T) {
 	}
 }
 
+func TestBootTwice(t *testing.T) {
+	dead, deadKVM := qemu.Outcome{Console: "panic"}, qemu.Outcome{KVM: true}
+	alive := qemu.Outcome{Started: true, Record: &guest.Record{}}
+	hung := qemu.Outcome{Started: true, Expired: "not done"}
+	errNoQEMU := errors.New("no qemu")
+	for _, c := range []struct {
+		what string
+		runs []qemu.Outcome // an error when there is none left
+		uses int
+		err  error
+		loud int
+	}{
+		{"at once", []qemu.Outcome{alive}, 1, nil, 0},
+		{"the second time", []qemu.Outcome{dead, alive}, 2, nil, 1},
+		{"never", []qemu.Outcome{dead, dead, alive}, 2, nil, 1},
+		{"without KVM", []qemu.Outcome{deadKVM, alive}, 2, nil, 1},
+		{"without KVM the second time", []qemu.Outcome{deadKVM, dead, alive}, 3, nil, 2},
+		{"hung after init: never repeated", []qemu.Outcome{hung, alive}, 1, nil, 0},
+		{"no QEMU", nil, 0, errNoQEMU, 0},
+		{"no QEMU any more", []qemu.Outcome{dead}, 1, errNoQEMU, 1},
+	} {
+		var log bytes.Buffer
+		uses := 0
+		out, err := bootTwice(&log, qemu.Machine{Kernel: "/k/vmlinuz-7"}, func(m qemu.Machine) (*qemu.Outcome, error) {
+			if uses == len(c.runs) {
+				return nil, errNoQEMU
+			}
+			if uses > 0 && c.runs[uses-1].KVM && !m.NoKVM {
+				t.Errorf("%s: KVM again", c.what)
+			}
+			uses++
+			return &c.runs[uses-1], nil
+		})
+		if !errors.Is(err, c.err) || uses != c.uses {
+			t.Errorf("%s: %d boots, %v; want %d, %v", c.what, uses, err, c.uses, c.err)
+		} else if err == nil && out != &c.runs[uses-1] {
+			t.Errorf("%s: not the outcome of the last boot", c.what)
+		}
+		if got := strings.Count(log.String(), "vm: RETRY: vmlinuz-7"); got != c.loud {
+			t.Errorf("%s: said %d times, want %d:\n%s", c.what, got, c.loud, log.String())
+		}
+	}
+}
+
 func TestEscapeReader(t *testing.T) {
 	for _, c := range []struct {
 		typed, want string

@@ -188,7 +188,7 @@ Components: main contrib
 		}, Mirrors{"http://mirror.example/debian", "http://mirror.example/debian-security"}},
 		{"switched off", map[string]string{
 			"sources.list.d/a.sources": "Types: deb\nEnabled: no\nURIs: http://off.example/debian\nSuites: trixie\nComponents: main\n",
-			"sources.list":             "deb http://on.example/debian sid main\n",
+			"sources.list.d/b.sources": "Types: deb\nEnabled: yes\nURIs: http://on.example/debian\nSuites: sid\nComponents: main\n",
 		}, Mirrors{Archive: "http://on.example/debian"}},
 		{"folded field", map[string]string{
 			"sources.list.d/a.sources": "Types: deb\nURIs:\n http://folded.example/debian\nSuites: trixie\nComponents: main\n",

@@ -120,7 +120,7 @@ func parseDeb822Sources(text string) []source {
 	)
 	flush := func() {
 		defer func() { fields, last = map[string]string{}, "" }()
-		if !slices.Contains(strings.Fields(fields["types"]), "deb") || strings.EqualFold(fields["enabled"], "no") {
+		if !slices.Contains(strings.Fields(fields["types"]), "deb") || strings.EqualFold(strings.TrimSpace(fields["enabled"]), "no") {
 			return
 		}
 		for _, uri := range strings.Fields(fields["uris"]) {

@@ -63,6 +63,7 @@ func TestJudge(t *testing.T) {
 		{what: "another program's result", change: func(r *Record) { r.Programs[1].Name = "other" }, want: []string{"script: the record has the result of other in its place"}},
 		{what: "a warning that did not reach the console", change: func(r *Record) { r.Taint |= 1 << 9 },
 			want: []string{"the kernel is tainted: 0x1000 before the programs, 0x1200 after"}},
+		{what: "a taint that was there before", change: func(r *Record) { r.TaintBefore, r.Taint = 1<<9, 1<<9 }},
 		{what: "an unsigned module only", change: func(r *Record) { r.Taint |= 1 << 13 }},
 		{what: "a warning on the console", console: "x\n[    1.0] WARNING: CPU: 0 PID: 7 at kernel/x.c:1 f+0x1/0x2\r\n",
 			want: []string{"kernel log: [    1.0] WARNING: CPU: 0 PID: 7 at kernel/x.c:1 f+0x1/0x2"}},
