@@ -95,3 +95,10 @@ func publicDir(t testing.TB) string {
 	}
 	return dir
 }
+
+// shut takes all permissions from a directory for the time of the test.
+func shut(t testing.TB, dir string) {
+	t.Helper()
+	must(t, os.Chmod(dir, 0))
+	t.Cleanup(func() { must(t, os.Chmod(dir, 0o700)) })
+}

@@ -71,7 +71,7 @@ func TestInspectErrors(t *testing.T) {
 	p := newProbes(t)
 	dir := publicDir(t)
 	tree(t, dir, "file f\nlink loop -> loop\ndir shut/d")
-	must(t, os.Chmod(filepath.Join(dir, "shut"), 0))
+	shut(t, filepath.Join(dir, "shut"))
 	for path, want := range map[string]error{
 		"n":                                  unix.ENOENT,
 		"n/n":                                unix.ENOENT,
@@ -204,7 +204,7 @@ func TestUnreadable(t *testing.T) {
 	forEachBackend(t, func(t *testing.T, p *Probes) {
 		dir := publicDir(t)
 		tree(t, dir, "file shut/f content\nfile open content")
-		must(t, os.Chmod(filepath.Join(dir, "shut"), 0))
+		shut(t, filepath.Join(dir, "shut"))
 		must(t, os.Chmod(filepath.Join(dir, "open"), 0))
 		asNobody(func() {
 			g := &Guard{Workspace: engine.Bind(dir, p), Probes: p}
