@@ -112,9 +112,10 @@ func (a *app) checkCommand() *cobra.Command {
 	var (
 		q       question
 		outcome string
+		audit   bool
 	)
 	cmd := &cobra.Command{
-		Use:   "check [policy flags] [--op OP] PATH...",
+		Use:   "check [policy flags] [--op OP] PATH... | --scan [PATH...]",
 		Short: "Say what a policy allows with a path, and whether that is enforced here",
 		Long: `Say what a policy allows with a path, and whether that is enforced here. A
 relative PATH is one in the workspace. Nothing is loaded or changed.
@@ -123,17 +124,27 @@ relative PATH is one in the workspace. Nothing is loaded or changed.
 elsewhere the same answer is "enforcement-unverified". --outcome containment
 asks for the walk through the file system alone, which needs no enforcement.
 
+--scan looks through a whole workspace for what deserves a look before it is
+trusted: links that lead out, files with further hard links, mounts, device
+nodes, pipes and sockets, set-user-ID files, names that deceive. Each PATH is a
+workspace then (default: the working directory); with --workspace a part of it.
+
 Exit code: 0 all allowed, 3 denied, 4 conflict, 5 enforcement-unverified; with
-several paths the lowest of these that any got. 1 if any could not be evaluated.`,
+several paths the lowest of these that any got. 1 if any could not be evaluated.
+With --scan: 0 nothing found, 3 something, 1 not all could be looked at.`,
 		Example: `  thenforce check --workspace ~/src/project --op write Makefile ../elsewhere
-  thenforce check --outcome containment --json "$path"`,
+  thenforce check --outcome containment --json "$path"
+  thenforce check --scan ~/src/project`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			if len(args) == 0 && !audit {
 				return usage(fmt.Errorf("no path to check: %s", cmd.UseLine()))
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if audit {
+				return a.scan(cmd, &q, args)
+			}
 			of, ok := checkOutcomes[outcome]
 			if !ok {
 				return usage(fmt.Errorf("--outcome %q: use overall or containment", outcome))
@@ -142,6 +153,7 @@ several paths the lowest of these that any got. 1 if any could not be evaluated.
 		},
 	}
 	q.register(cmd)
+	cmd.Flags().BoolVar(&audit, "scan", false, "look through a whole workspace instead")
 	cmd.Flags().StringVar(&outcome, "outcome", "overall", "the outcome that counts: overall, or containment for the walk alone")
 	err := cmd.RegisterFlagCompletionFunc("outcome", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"overall", "containment"}, cobra.ShellCompDirectiveNoFileComp
