@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 func runTests(m *testing.M) int {
 	mount, err := FindMount()
 	if errors.Is(err, ErrV2Missing) {
-		dir, err := os.MkdirTemp("", "cgroup2-")
-		if err == nil {
+		var dir string
+		if dir, err = os.MkdirTemp("", "cgroup2-"); err == nil {
 			defer os.Remove(dir)
 			err = unix.Mount("cgroup2", dir, "cgroup2", 0, "")
 		}

@@ -43,7 +43,8 @@ type frontProcess struct {
 	cmd    *exec.Cmd
 	dir    string // Has the files report and started.
 	parent string // The cgroup that it makes its own in, gone at its end.
-	out    *bufio.Reader
+	pipe   *os.File
+	out    *bufio.Reader // Of pipe.
 	stderr bytes.Buffer
 }
 
@@ -89,6 +90,7 @@ func (f *frontProcess) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.pipe = out.(*os.File)
 	f.out = bufio.NewReader(out)
 	if err := f.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -98,6 +100,7 @@ func (f *frontProcess) start(t *testing.T) {
 // line returns the next line that the command prints.
 func (f *frontProcess) line(t *testing.T) string {
 	t.Helper()
+	f.pipe.SetReadDeadline(time.Now().Add(patience))
 	line, err := f.out.ReadString('\n')
 	if err != nil {
 		t.Fatalf("read a line of the command: %v, %s", err, &f.stderr)
@@ -123,7 +126,10 @@ func (f *frontProcess) pid(t *testing.T) int {
 // wait waits for the front end's end, and returns its exit code and what it reported. Its cgroup must be gone.
 func (f *frontProcess) wait(t *testing.T) (int, Result) {
 	t.Helper()
-	io.Copy(io.Discard, f.out)
+	f.pipe.SetReadDeadline(time.Now().Add(patience))
+	if _, err := io.Copy(io.Discard, f.out); err != nil {
+		t.Fatalf("wait for the end: %v, %s", err, &f.stderr)
+	}
 	f.cmd.Wait()
 	if _, err := os.Stat(f.parent); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a cgroup was left behind in %s (%v)", f.parent, err)

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -42,6 +43,13 @@ func runTests(m *testing.M) int {
 	if os.Geteuid() != 0 {
 		fmt.Fprintln(os.Stderr, "these tests start jails' commands and need root")
 		return 1
+	}
+	// The tests may run as a background job of a shell, where what they start would ignore these.
+	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT} {
+		if _, err := setAction(sig, actionDefault); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 	}
 	mount, err := cgroup.FindMount()
 	if errors.Is(err, cgroup.ErrV2Missing) {
@@ -93,6 +101,7 @@ func front() {
 	keep := flags.Int("preserve-fds", 0, "descriptors to keep")
 	timeout := flags.Duration("timeout", 0, "timeout")
 	die := flags.Bool("die-with-parent", false, "die with parent")
+	private := flags.Bool("private-tmp", false, "private /tmp")
 	reraise := flags.Bool("exit", false, "end by Result.Exit")
 	started := flags.String("started", "", "file that gets the command's pid")
 	block := flags.String("block", "", "wait in Prepare for this file to appear; its name with .at says that we are there")
@@ -106,7 +115,8 @@ func front() {
 		fail := func(err error) int {
 			outcome.Err = err.Error()
 			fmt.Fprintln(os.Stderr, "front:", err)
-			return ExitCode(err)
+			outcome.Code = ExitCode(err)
+			return outcome.Code
 		}
 		extra, err := InheritDescriptors(*keep)
 		if err != nil {
@@ -121,6 +131,7 @@ func front() {
 		c := Command{
 			Args: flags.Args(), Dir: *dir, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Extra: extra,
 			Cgroup: group, Timeout: *timeout, DieWithParent: *die, Signals: signals,
+			PrivateTmp: *private,
 		}
 		os.Setenv(partVar, partProbe)
 		if *user != "" {

@@ -92,6 +92,22 @@ func probe(args []string) {
 		if args[1] != "stopped" {
 			time.Sleep(time.Hour)
 		}
+	case "shell": // A shell without a prompt: run a command as a foreground job, and tell who has the terminal after a stop.
+		job := exec.Command(args[1], args[2:]...)
+		job.Stdin, job.Stdout, job.Stderr = os.Stdin, os.Stdout, os.Stderr
+		job.SysProcAttr = &syscall.SysProcAttr{Foreground: true, Ctty: 0}
+		if err := job.Start(); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		var status unix.WaitStatus
+		unix.Wait4(job.Process.Pid, &status, unix.WUNTRACED, nil)
+		group, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
+		signal.Ignore(unix.SIGTTOU)
+		fmt.Println("stopped", status.Stopped(), "job has the terminal", group == job.Process.Pid, err)
+		unix.Kill(-job.Process.Pid, unix.SIGTERM)
+		unix.Kill(-job.Process.Pid, unix.SIGCONT)
+		unix.Wait4(job.Process.Pid, &status, 0, nil)
 	default:
 		fmt.Println("unknown verb", verb)
 		os.Exit(99)

@@ -132,9 +132,6 @@ func Start(c Command) (*Process, error) {
 
 // launch does on a thread of its own what Start describes.
 func (p *Process) launch(c *Command) error {
-	if sig := p.signals.interrupted(); sig != 0 {
-		return &InterruptedError{sig}
-	}
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare the working directory: %w", err)
 	}

@@ -327,6 +327,27 @@ func TestPrivateTmp(t *testing.T) {
 	}
 }
 
+// Where systemd runs, mounts propagate. That of /tmp must not.
+func TestPrivateTmpDoesNotPropagate(t *testing.T) {
+	f := newFront(t, "-private-tmp")
+	f.command("/usr/bin/stat", "-f", "-c", "%T", "/tmp")
+	f.cmd.Args = append([]string{"unshare", "-m", "--propagation", "shared", "sh", "-c",
+		`"$@"; mount --bind /mnt /mnt; grep -c ' /mnt ' /proc/self/mounts; grep -c 'tmpfs /tmp ' /proc/self/mounts`, "sh"}, f.cmd.Args...)
+	f.cmd.Path = "/usr/bin/unshare"
+	before, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.start(t)
+	got := []string{f.line(t), f.line(t), f.line(t)}
+	// The line about /mnt shows that mounts of that namespace would be seen.
+	want := []string{"tmpfs", strconv.Itoa(strings.Count(string(before), " /mnt ") + 1),
+		strconv.Itoa(strings.Count(string(before), "tmpfs /tmp "))}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestPrivateTmpRefusals(t *testing.T) {
 	base, err := os.MkdirTemp("/tmp", "supervise-")
 	if err != nil {

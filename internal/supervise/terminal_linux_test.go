@@ -160,7 +160,7 @@ func (c *console) expect(text string) string {
 func (c *console) finish() {
 	c.t.Helper()
 	c.typing("jobs; echo no-more-jobs; exit\n")
-	if jobs := c.expect("no-more-jobs"); strings.TrimSpace(jobs) != "" {
+	if jobs := c.expect("no-more-jobs"); strings.Contains(jobs, "Stopped") || strings.Contains(jobs, "Running") {
 		c.t.Errorf("jobs are left: %q", jobs)
 	}
 	select {
@@ -292,6 +292,56 @@ func TestStopByProgram(t *testing.T) {
 	c.typing("fg >/dev/null\n")
 	c.foregroundIs("sh")
 	c.typing("hello\n")
+	c.expect("got-hello")
+	c.finish()
+}
+
+// The command's group does not keep the terminal when it stops: not every parent takes it by force as bash does.
+func TestTerminalAfterStop(t *testing.T) {
+	t.Parallel()
+	c := openConsole(t, "probe", "shell", "run", "sh", "-c", "echo ready; exec sleep 1000")
+	c.expect("ready")
+	c.typing(ctrlZ)
+	c.expect("stopped true job has the terminal true")
+	<-c.ended
+}
+
+// A command that could not be started has not taken the terminal with it.
+func TestTerminalAfterFailedStart(t *testing.T) {
+	t.Parallel()
+	c := openShell(t)
+	c.typing("sh -c 'run /nowhere; echo code=$?; read x; echo got-$x'\n")
+	c.expect("code=127")
+	c.typing("hello\n")
+	c.expect("got-hello")
+	c.finish()
+}
+
+// A job that was stopped as a whole and goes on in the background leaves the terminal alone when it ends.
+func TestTerminalAfterBackgroundEnd(t *testing.T) {
+	t.Parallel()
+	c := openShell(t)
+	c.typing("sh -c 'run probe signals; echo script-goes-on'\n")
+	c.expect("ready")
+	command, err := unix.IoctlGetInt(c.fd, unix.TIOCGPGRP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of, ok := readStat(command)
+	if !ok {
+		t.Fatal("the command is gone")
+	}
+	front, ok := readStat(of.parent)
+	if !ok {
+		t.Fatal("the front end is gone")
+	}
+	unix.Kill(-front.group, unix.SIGSTOP)
+	c.expect("Stopped")
+	c.typing("bg\n")
+	c.expect("SIGCONT")
+	unix.Kill(command, unix.SIGUSR2)
+	c.expect("script-goes-on")
+	c.typing("read x; echo got-$x\nhello\n")
 	c.expect("got-hello")
 	c.finish()
 }
