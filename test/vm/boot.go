@@ -49,16 +49,16 @@ func newBuilder(cache *image.Cache) (*builder, error) {
 
 func (b *builder) close() { os.RemoveAll(b.dir) }
 
-// init builds the guest's process 1.
-func (b *builder) init(ctx context.Context) error {
+// buildInit builds the guest's process 1.
+func (b *builder) buildInit(ctx context.Context) error {
 	_, err := output(guestGo(ctx, "build", "-ldflags=-s -w", "-o", filepath.Join(b.dir, "init"), "./test/vm/init"))
 	return err
 }
 
-// common builds init and thenforce. That cmd/thenforce does not exist yet is
+// buildCommon builds init and thenforce. That cmd/thenforce does not exist yet is
 // said and tolerated; that it does not compile is an error.
-func (b *builder) common(ctx context.Context) ([]file, error) {
-	if err := b.init(ctx); err != nil {
+func (b *builder) buildCommon(ctx context.Context) ([]file, error) {
+	if err := b.buildInit(ctx); err != nil {
 		return nil, err
 	}
 	const cmd = "./cmd/thenforce"
@@ -147,7 +147,7 @@ func (b *builder) machine(ctx context.Context, o *options, g guestRun, dir strin
 	m := qemu.Machine{
 		Kernel:    g.kernel.VmlinuzPath(),
 		Initramfs: filepath.Join(dir, "initramfs"),
-		Append:    strings.TrimSpace(g.profile.append_ + " " + o.append_),
+		Append:    strings.TrimSpace(g.profile.cmdline + " " + o.cmdline),
 		Disks:     []qemu.Disk{{Path: filepath.Join(dir, "scratch.ext4")}},
 		CPUs:      o.cpus, Memory: o.memory, Count: o.count,
 		Boot: bootLimit, Total: o.timeout,

@@ -46,6 +46,18 @@ const (
 // errFailed means that the guests ran and their verdict has been printed.
 var errFailed = errors.New("failed")
 
+// errUsage means that the command line made no sense and that this was said.
+var errUsage = errors.New("wrong usage")
+
+// flagError is what a command returns when its flags could not be parsed; the
+// package flag has printed why. Asking for help is no error.
+func flagError(err error) error {
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	return errUsage
+}
+
 // exitError carries the exit status of a script to main.
 type exitError int
 
@@ -60,8 +72,8 @@ func main() {
 	var exit exitError
 	switch {
 	case err == nil:
-	case errors.Is(err, flag.ErrHelp):
-		os.Exit(exitTrouble)
+	case errors.Is(err, errUsage):
+		os.Exit(exitTrouble) // The message is out already.
 	case errors.As(err, &exit):
 		os.Exit(int(exit))
 	case errors.Is(err, errFailed):
@@ -78,7 +90,7 @@ func main() {
 func dispatch(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		fmt.Fprint(os.Stderr, usage)
-		return flag.ErrHelp
+		return errUsage
 	}
 	commands := map[string]func(context.Context, []string) error{
 		"setup": setup, "test": test, "shell": shell, "prove": prove,
@@ -95,7 +107,7 @@ func dispatch(ctx context.Context, args []string) error {
 type options struct {
 	cpus    int
 	memory  string
-	append_ string
+	cmdline string
 	timeout time.Duration
 	count   bool
 	idle    time.Duration
@@ -107,7 +119,7 @@ type options struct {
 func (o *options) register(f *flag.FlagSet, timeout time.Duration) {
 	f.IntVar(&o.cpus, "smp", 1, "`number` of CPUs of the guest; attaching and detaching a lot is safe with 1 only")
 	f.StringVar(&o.memory, "mem", "", "`size` of the guest's memory (default 1G, 2G with --full)")
-	f.StringVar(&o.append_, "append", "", "`text` to add to the kernel command line")
+	f.StringVar(&o.cmdline, "append", "", "`text` to add to the kernel command line")
 	f.DurationVar(&o.timeout, "timeout", timeout, "wall-clock limit of one guest")
 	f.BoolVar(&o.count, "icount", false, "make the guest's clock count instructions, one a nanosecond; implies one CPU and --idle 20s")
 	f.DurationVar(&o.idle, "idle", 0, "guest `time` to wait before the first program")

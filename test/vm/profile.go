@@ -13,8 +13,8 @@ type profile struct {
 	name string
 	// prefix begins the names of the tests that run in this profile.
 	prefix string
-	// append_ is added to the kernel command line.
-	append_ string
+	// cmdline is added to the kernel's.
+	cmdline string
 	// full asks for the full guest, systemd also for systemd as its process 1.
 	full, systemd bool
 }
@@ -28,8 +28,8 @@ const profilePrefix = "TestProfile"
 var profiles = []profile{
 	{name: "default", prefix: "Test"},
 	// bpf is on Debian's built-in list; lsm= replaces the list.
-	{name: "nolsm", prefix: profilePrefix + "NoLSM", append_: "lsm=lockdown,capability,yama,apparmor"},
-	{name: "lockdown", prefix: profilePrefix + "Lockdown", append_: "lockdown=confidentiality"},
+	{name: "nolsm", prefix: profilePrefix + "NoLSM", cmdline: "lsm=lockdown,capability,yama,apparmor"},
+	{name: "lockdown", prefix: profilePrefix + "Lockdown", cmdline: "lockdown=confidentiality"},
 	{name: "full", prefix: profilePrefix + "Full", full: true},
 	{name: "systemd", prefix: profilePrefix + "Systemd", full: true, systemd: true},
 }

@@ -84,7 +84,7 @@ func prove(ctx context.Context, args []string) error {
 		return err
 	}
 	defer b.close()
-	if err := b.init(ctx); err != nil {
+	if err := b.buildInit(ctx); err != nil {
 		return err
 	}
 	binary := filepath.Join(b.dir, "broken.test")

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -19,9 +18,6 @@ import (
 
 	"github.com/thenforce/thenforce/internal/vm/guest"
 )
-
-// flagError hides the message that package flag has printed already.
-func flagError(err error) error { return fmt.Errorf("%w: %w", flag.ErrHelp, err) }
 
 // scriptPath is where a script lies in the guest.
 const scriptPath = "/root/script"
@@ -67,7 +63,7 @@ func shell(ctx context.Context, args []string) error {
 		return err
 	}
 	defer b.close()
-	files, err := b.common(ctx)
+	files, err := b.buildCommon(ctx)
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ func test(ctx context.Context, args []string) error {
 		return err
 	}
 	defer b.close()
-	common, err := b.common(ctx)
+	common, err := b.buildCommon(ctx)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ import (
 )
 
 func TestProfileTable(t *testing.T) {
-	if profiles[0].name != "default" || profiles[0].append_ != "" || profiles[0].full {
+	if profiles[0].name != "default" || profiles[0].cmdline != "" || profiles[0].full {
 		t.Errorf("the first profile is %+v, not the default", profiles[0])
 	}
 	seen := map[string]bool{}

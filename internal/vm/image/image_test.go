@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cavaliergopher/cpio"
@@ -241,7 +243,7 @@ func TestKernelsFromCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, series := range []string{"6.12", "6"} {
-		if err := c.link("linux-image-6.12.1", filepath.Join(base, series)); err != nil {
+		if err := link("linux-image-6.12.1", filepath.Join(base, series)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -258,10 +260,53 @@ func TestKernelsFromCache(t *testing.T) {
 	if got, err := c.Kernels(t.Context(), []string{"6.1"}, false); err == nil {
 		t.Errorf("a kernel that is not in the cache: %+v, no error", got)
 	}
+	unused := filepath.Join(base, "linux-image-6.12.0")
+	if err := os.Mkdir(unused, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.removeOldKernels(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(unused); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a kernel of no series is still there: %v", err)
+	}
+	if _, err := c.current("6"); err != nil {
+		t.Errorf("a kernel in use was removed: %v", err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, "kernel.json"), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := c.Kernels(t.Context(), []string{"6.12"}, false); err == nil {
 		t.Errorf("a damaged record: %+v, no error", got)
+	}
+}
+
+func TestMakeOnce(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	c, err := OpenCache(t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(c.Dir(), "thing")
+	var made atomic.Int32
+	var wait sync.WaitGroup
+	for range 8 {
+		wait.Go(func() {
+			err := c.make(name, func() error {
+				made.Add(1)
+				return os.WriteFile(name, nil, 0o644)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	if n := made.Load(); n != 1 {
+		t.Errorf("made %d times", n)
+	}
+	why := errors.New("why")
+	if err := c.make(name+".other", func() error { return why }); !errors.Is(err, why) {
+		t.Errorf("error %v", err)
 	}
 }

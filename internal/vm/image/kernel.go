@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -64,9 +65,9 @@ func OpenCache(log io.Writer) (*Cache, error) {
 // Dir returns the folder.
 func (c *Cache) Dir() string { return c.dir }
 
-// Lock keeps other processes from building in the cache until the returned
+// lock keeps other processes from building in the cache until the returned
 // function is called.
-func (c *Cache) Lock() (unlock func(), err error) {
+func (c *Cache) lock() (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
@@ -87,46 +88,99 @@ func (c *Cache) Lock() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
+// make calls build, with the cache locked, unless name exists.
+func (c *Cache) make(name string, build func() error) error {
+	exists := func() bool { _, err := os.Stat(name); return err == nil }
+	if exists() {
+		return nil
+	}
+	unlock, err := c.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if exists() { // Another process was faster.
+		return nil
+	}
+	return build()
+}
+
 // Kernels returns the kernels of the series, fetching those that the cache does
 // not have. Names in the archive are resolved when a series is first asked for
 // and again with refresh, never otherwise: a run of the tests needs no network.
 func (c *Cache) Kernels(ctx context.Context, series []string, refresh bool) ([]Kernel, error) {
-	unlock, err := c.Lock()
+	if !refresh {
+		out, err := c.currentAll(series)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return out, err
+		}
+	}
+	unlock, err := c.lock()
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	var (
-		out      []Kernel
-		apt      *debian.Apt
-		packages []debian.Package
-	)
+	apt, err := c.apt(ctx, refresh)
+	if err != nil {
+		return nil, err
+	}
+	packages, err := apt.Packages(ctx, debian.IsKernelPackage)
+	if err != nil {
+		return nil, err
+	}
 	for _, s := range series {
-		if !refresh {
-			k, err := c.current(s)
-			if err == nil {
-				out = append(out, k)
-				continue
-			}
-			if !errors.Is(err, fs.ErrNotExist) {
-				return nil, err
-			}
+		if _, err := c.current(s); err == nil && !refresh {
+			continue
 		}
-		if apt == nil {
-			if apt, err = c.apt(ctx, refresh); err != nil {
-				return nil, err
-			}
-			if packages, err = apt.Packages(ctx, debian.IsKernelPackage); err != nil {
-				return nil, err
-			}
+		if err := c.fetchKernel(ctx, apt, s, packages); err != nil {
+			return nil, err
 		}
-		k, err := c.fetchKernel(ctx, apt, s, packages)
+	}
+	if refresh {
+		if err := c.removeOldKernels(); err != nil {
+			return nil, err
+		}
+	}
+	return c.currentAll(series)
+}
+
+func (c *Cache) currentAll(series []string) ([]Kernel, error) {
+	var out []Kernel
+	for _, s := range series {
+		k, err := c.current(s)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, k)
 	}
 	return out, nil
+}
+
+// removeOldKernels removes the kernels that no series is resolved to any more.
+func (c *Cache) removeOldKernels() error {
+	dir := filepath.Join(c.dir, "kernels")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	used := map[string]bool{}
+	for _, e := range entries {
+		if e.Type()&fs.ModeSymlink != 0 {
+			target, err := os.Readlink(filepath.Join(dir, e.Name()))
+			if err != nil {
+				return err
+			}
+			used[target] = true
+		}
+	}
+	for _, e := range entries {
+		if e.IsDir() && !used[e.Name()] {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // apt returns the private apt with its indexes downloaded.
@@ -167,27 +221,28 @@ func readKernel(dir, series string) (Kernel, error) {
 	return k, nil
 }
 
-func (c *Cache) fetchKernel(ctx context.Context, apt *debian.Apt, series string, all []debian.Package) (Kernel, error) {
+// fetchKernel resolves a series and makes its link lead to the kernel, which is
+// unpacked unless it is there.
+func (c *Cache) fetchKernel(ctx context.Context, apt *debian.Apt, series string, all []debian.Package) error {
 	parts, err := debian.ResolveKernel(series, all)
 	if err != nil {
-		return Kernel{}, err
+		return err
 	}
 	base := filepath.Join(c.dir, "kernels")
 	name := parts[0].Name + "_" + strings.ReplaceAll(parts[0].Version, "~", "-")
-	dir := filepath.Join(base, name)
-	k, err := readKernel(dir, series)
+	_, err = readKernel(filepath.Join(base, name), series)
 	if errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(c.log, "kernel %s is %s\n", series, parts[0].Version)
-		k, err = c.unpackKernel(ctx, apt, series, parts, dir)
+		err = c.unpackKernel(ctx, apt, series, parts, filepath.Join(base, name))
 	}
 	if err != nil {
-		return Kernel{}, err
+		return err
 	}
-	return k, c.link(name, filepath.Join(base, series))
+	return link(name, filepath.Join(base, series))
 }
 
 // link replaces a symbolic link in one step.
-func (c *Cache) link(target, name string) error {
+func link(target, name string) error {
 	tmp := name + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -198,26 +253,26 @@ func (c *Cache) link(target, name string) error {
 	return os.Rename(tmp, name)
 }
 
-func (c *Cache) unpackKernel(ctx context.Context, apt *debian.Apt, series string, parts []debian.Package, dir string) (Kernel, error) {
+func (c *Cache) unpackKernel(ctx context.Context, apt *debian.Apt, series string, parts []debian.Package, dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return Kernel{}, err
+		return err
 	}
 	// Unpacked beside its place and renamed when complete: a folder that exists
 	// is whole.
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".unpack-")
 	if err != nil {
-		return Kernel{}, err
+		return err
 	}
 	defer os.RemoveAll(tmp)
 	if err := os.Chmod(tmp, 0o755); err != nil {
-		return Kernel{}, err
+		return err
 	}
 	if err := apt.Unpack(ctx, parts, tmp, c.log); err != nil {
-		return Kernel{}, err
+		return err
 	}
 	k, err := describeKernel(tmp)
 	if err != nil {
-		return Kernel{}, err
+		return err
 	}
 	k.Series, k.Version = series, parts[0].Version
 	// The package's own scripts would run depmod; nothing was installed.
@@ -225,20 +280,16 @@ func (c *Cache) unpackKernel(ctx context.Context, apt *debian.Apt, series string
 	base := strings.TrimSuffix(filepath.Join(tmp, k.Modules), "/lib/modules/"+k.Release)
 	depmod := exec.CommandContext(ctx, "depmod", "-b", base, k.Release)
 	if out, err := depmod.CombinedOutput(); err != nil {
-		return Kernel{}, fmt.Errorf("index the modules of %s: %w: %s", k.Release, err, out)
+		return fmt.Errorf("index the modules of %s: %w: %s", k.Release, err, out)
 	}
 	text, err := json.MarshalIndent(k, "", "\t")
 	if err != nil {
-		return Kernel{}, err
+		return err
 	}
 	if err := os.WriteFile(filepath.Join(tmp, "kernel.json"), append(text, '\n'), 0o644); err != nil {
-		return Kernel{}, err
+		return err
 	}
-	if err := os.Rename(tmp, dir); err != nil {
-		return Kernel{}, err
-	}
-	k.Dir = dir
-	return k, nil
+	return os.Rename(tmp, dir)
 }
 
 // describeKernel finds the kernel image and the modules of an unpacked kernel.
@@ -275,46 +326,36 @@ func describeKernel(dir string) (Kernel, error) {
 // Busybox returns a statically linked busybox, fetching it when missing.
 func (c *Cache) Busybox(ctx context.Context) (string, error) {
 	name := filepath.Join(c.dir, "busybox")
-	if _, err := os.Stat(name); err == nil {
-		return name, nil
-	}
-	unlock, err := c.Lock()
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
+	return name, c.make(name, func() error { return c.fetchBusybox(ctx, name) })
+}
+
+func (c *Cache) fetchBusybox(ctx context.Context, name string) error {
 	apt, err := c.apt(ctx, false)
 	if err != nil {
-		return "", err
+		return err
 	}
 	found, err := apt.Packages(ctx, func(n string) bool { return n == "busybox-static" })
 	if err != nil {
-		return "", err
+		return err
 	}
 	if len(found) == 0 {
-		return "", errors.New("find busybox-static: not in the archive")
+		return errors.New("find busybox-static: not in the archive")
 	}
-	best := found[0]
-	for _, p := range found[1:] {
-		if debian.CompareVersions(p.Version, best.Version) > 0 {
-			best = p
-		}
-	}
+	newest := slices.MaxFunc(found, func(a, b debian.Package) int { return debian.CompareVersions(a.Version, b.Version) })
 	tmp, err := os.MkdirTemp(c.dir, ".busybox-")
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer os.RemoveAll(tmp)
-	if err := apt.Unpack(ctx, []debian.Package{best}, tmp, c.log); err != nil {
-		return "", err
+	if err := apt.Unpack(ctx, []debian.Package{newest}, tmp, c.log); err != nil {
+		return err
 	}
-	for _, p := range []string{"usr/bin/busybox", "bin/busybox"} {
-		err = os.Rename(filepath.Join(tmp, p), name)
-		if err == nil {
-			return name, nil
-		}
+	// usr/bin since trixie.
+	err = os.Rename(filepath.Join(tmp, "usr/bin/busybox"), name)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.Rename(filepath.Join(tmp, "bin/busybox"), name)
 	}
-	return "", err
+	return err
 }
 
 // KeepLog stores the kernel log of a guest that failed and returns its name.

@@ -67,54 +67,55 @@ path-exclude=/usr/share/lintian/*
 `
 
 // Root returns the image of the full guest's root, making it when missing: by
-// debootstrap, as root of the host, in about two minutes. Its name has a hash of
+// debootstrap, as root of the host, in one to two minutes. Its name has a hash of
 // all that goes into it, so a changed list of packages makes a new one; refresh
 // makes it anew for newer packages.
 func (c *Cache) Root(ctx context.Context, refresh bool) (string, error) {
-	unlock, err := c.Lock()
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
 	sum := sha256.Sum256([]byte(rootSuite + "\n" + rootScript + dpkgConfig + strings.Join(rootPackages, " ")))
-	dir := filepath.Join(c.dir, "root")
-	name := filepath.Join(dir, hex.EncodeToString(sum[:6])+".ext4")
-	if _, err := os.Stat(name); err == nil && !refresh {
-		return name, nil
+	name := filepath.Join(c.dir, "root", hex.EncodeToString(sum[:6])+".ext4")
+	if refresh {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
 	}
+	return name, c.make(name, func() error { return c.makeRoot(ctx, name) })
+}
+
+func (c *Cache) makeRoot(ctx context.Context, name string) error {
 	if os.Geteuid() != 0 {
-		return "", fmt.Errorf("make the root of the full guest: %w: debootstrap must run as root", fs.ErrPermission)
+		return fmt.Errorf("make the root of the full guest: %w: debootstrap must run as root", fs.ErrPermission)
 	}
 	fmt.Fprintln(c.log, "making the root of the full guest; takes two minutes, once")
 	mirrors, err := debian.FindMirrors("/etc/apt")
 	if err != nil {
-		return "", err
+		return err
 	}
+	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
+		return err
 	}
 	tmp, err := os.MkdirTemp(dir, ".root-")
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer os.RemoveAll(tmp)
 	tree := filepath.Join(tmp, "tree")
 	if err := c.bootstrap(ctx, mirrors, tree); err != nil {
-		return "", err
+		return err
 	}
 	size, err := treeSize(tree)
 	if err != nil {
-		return "", err
+		return err
 	}
 	img := filepath.Join(tmp, "image")
 	// Two gigabytes to work in; the file has holes in their place.
 	if err := ext4(ctx, img, guest.RootLabel, size*5/4+2<<30, tree); err != nil {
-		return "", err
+		return err
 	}
 	if err := os.Rename(img, name); err != nil {
-		return "", err
+		return err
 	}
-	return name, c.removeOthers(dir, name)
+	return removeOthers(dir, name)
 }
 
 // bootstrap makes the tree of the full guest.
@@ -177,7 +178,7 @@ func logged(cmd *exec.Cmd) error {
 
 // removeOthers deletes the images beside keep: each is gigabytes of what nobody
 // will ask for again.
-func (c *Cache) removeOthers(dir, keep string) error {
+func removeOthers(dir, keep string) error {
 	found, err := filepath.Glob(filepath.Join(dir, "*.ext4"))
 	if err != nil {
 		return err
@@ -218,24 +219,18 @@ func (c *Cache) GoDisk(ctx context.Context) (string, error) {
 
 // treeDisk returns the image name, made from a tree when missing.
 func (c *Cache) treeDisk(ctx context.Context, name, label, tree string) (string, error) {
-	if _, err := os.Stat(name); err == nil {
-		return name, nil
-	}
-	unlock, err := c.Lock()
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	fmt.Fprintf(c.log, "making the disk %s\n", filepath.Base(name))
-	size, err := treeSize(tree)
-	if err != nil {
-		return "", err
-	}
-	tmp := name + ".new"
-	if err := ext4(ctx, tmp, label, size*5/4+64<<20, tree); err != nil {
-		return "", err
-	}
-	return name, os.Rename(tmp, name)
+	return name, c.make(name, func() error {
+		fmt.Fprintf(c.log, "making the disk %s\n", label)
+		size, err := treeSize(tree)
+		if err != nil {
+			return err
+		}
+		tmp := name + ".new"
+		if err := ext4(ctx, tmp, label, size*5/4+64<<20, tree); err != nil {
+			return err
+		}
+		return os.Rename(tmp, name)
+	})
 }
 
 // treeSize is the room that the files of a tree take, by blocks of 4 KiB.
