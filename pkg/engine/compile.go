@@ -280,7 +280,6 @@ func (c *compiler) deny(i int) error {
 	if err != nil {
 		return fail(err, "name a path that can be looked at")
 	}
-	c.folding(name, physical)
 	if physical != lexical {
 		if _, ok := c.math.below(root, physical); !ok || physical == root {
 			return fail(fmt.Errorf("leads through a link to %s, which is not inside the workspace", physical), "use a grant with the rights none there")
@@ -288,28 +287,33 @@ func (c *compiler) deny(i int) error {
 		c.denyPath(physical)
 		c.notice("deny %s also denies %s: a link leads there", name, physical)
 	}
+	c.folding(name, physical)
 	return nil
 }
 
-// folding notes the directory that holds a denied name, or would, if case does
-// not count in it. The attribute is inherited, so the nearest that exists tells.
+// folding notes the highest directory on the way to a denied name in which case
+// does not count. Names that do not exist yet will inherit that.
 func (c *compiler) folding(name, path string) {
 	folder, ok := c.probes.(CaseFolder)
 	if !ok || c.math.fold {
 		return
 	}
-	for path != c.sets.Workspace.CanonicalRoot {
+	highest := ""
+	for !c.math.equal(path, c.sets.Workspace.CanonicalRoot) && path != c.math.parent(path) {
 		path = c.math.parent(path)
-		if _, err := c.resolver.inspect(path); err == nil {
-			break
+		if _, err := c.resolver.inspect(path); err != nil {
+			continue
+		}
+		// A directory that does not tell is taken for one: that denies more.
+		if fold, err := folder.FoldsCase(path); err != nil || fold {
+			highest = path
 		}
 	}
-	// A directory that does not tell is taken for one: that denies more.
-	if fold, err := folder.FoldsCase(path); err == nil && !fold || slices.Contains(c.sets.Folding, path) {
+	if highest == "" || slices.Contains(c.sets.Folding, highest) {
 		return
 	}
-	c.sets.Folding = append(c.sets.Folding, path)
-	c.notice("deny %s: names in %s match whatever their case (casefold); the kernel denies the one spelling only", name, path)
+	c.sets.Folding = append(c.sets.Folding, highest)
+	c.notice("deny %s: names in %s match whatever their case (casefold); the kernel denies the one spelling only", name, highest)
 }
 
 func (c *compiler) denyPath(path string) {

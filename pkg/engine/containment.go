@@ -63,6 +63,37 @@ const (
 	CodeHardBoundary        Code = "hard-boundary"
 )
 
+// codes holds every code in the order in which they came to be.
+var codes = [...]Code{
+	CodeWithin,
+	CodeNoProbe,
+	CodeMountTable,
+	CodeBindingBlocked,
+	CodeNULInPath,
+	CodeUnsafePath,
+	CodeOutside,
+	CodeRootChanged,
+	CodeSymlink,
+	CodeJunction,
+	CodeReparsePoint,
+	CodeMountPoint,
+	CodeMagicLink,
+	CodeLinkLoop,
+	CodeLinkEscape,
+	CodeDeviceChanged,
+	CodeMountDeviceMismatch,
+	CodeMissingComponent,
+	CodeNotDirectory,
+	CodeInspectFailed,
+	CodeDeniedName,
+	CodeRights,
+	CodeRightsGain,
+	CodeHardBoundary,
+}
+
+// Codes returns every code.
+func Codes() []Code { return codes[:len(codes):len(codes)] }
+
 // ContainmentOptions are what a walk may follow. The zero value follows nothing.
 type ContainmentOptions struct {
 	FollowSymlinks      bool `json:"followSymlinks,omitempty"`

@@ -185,16 +185,13 @@ func (e *Evaluator) Decide(req Request) Decision {
 		d.Boundary = BoundaryDecision{Outcome: BoundaryDeny, Reason: BoundaryUnverified}
 		return d
 	}
-	if need.to == None {
-		return e.end(req, req.Path, need.at)
+	if req.To == "" || need.to == None {
+		d := e.end(req, req.Path, need.at|need.to)
+		d.settle()
+		return d
 	}
-	if req.To == "" {
-		return e.end(req, req.Path, need.at|need.to)
-	}
-
 	from := e.end(req, req.Path, need.at)
 	to := e.target(req, need.to)
-	from.To = &to
 	switch {
 	case to.Outcome.rank() > from.Outcome.rank():
 		from.Outcome, from.Code, from.Reason = to.Outcome, to.Code, "at the target: "+to.Reason
@@ -202,7 +199,22 @@ func (e *Evaluator) Decide(req Request) Decision {
 		from.Outcome, from.Code = Denied, CodeRightsGain
 		from.Reason = fmt.Sprintf("the object would gain rights: %s at its old name, %s at the new one", from.rights, to.rights)
 	}
+	from.settle()
+	to.settle()
+	from.To = &to
 	return from
+}
+
+// settle lets the hard boundary worsen what is allowed so far.
+func (d *Decision) settle() {
+	if d.Boundary.Outcome == BoundaryAllow || d.Outcome != Allowed {
+		return
+	}
+	d.Outcome, d.Code = Denied, CodeHardBoundary
+	d.Reason = fmt.Sprintf("a hard boundary stands in the way: %s", d.Boundary.Reason)
+	if d.Boundary.Reason == BoundaryUnverified {
+		d.Outcome, d.Reason = EnforcementUnverified, "enforcement is not verified on this host"
+	}
 }
 
 // target judges the second path of a rename or link. A name that is there is
@@ -215,7 +227,7 @@ func (e *Evaluator) target(req Request, need Rights) Decision {
 	return d
 }
 
-// end judges one path.
+// end judges one path. It asks the hard boundary and leaves its answer aside.
 func (e *Evaluator) end(req Request, path string, need Rights) Decision {
 	d := Decision{Path: path, PathBytes: pathBytes(path), Op: req.Op}
 	removes := need&Delete != 0
@@ -251,7 +263,7 @@ func (e *Evaluator) end(req Request, path string, need Rights) Decision {
 		d.Outcome, d.Code = Denied, CodeDeniedName
 		d.Reason = fmt.Sprintf("the policy denies the name %s", name)
 	}
-	e.bound(&d, req, root, path)
+	d.Boundary = e.boundary(req, root, path)
 	return d
 }
 
@@ -369,8 +381,8 @@ func (e *Evaluator) judge(d *Decision, resolved string, need Rights) {
 	d.Reason = fmt.Sprintf("%s needs the rights %s, and the %s grant on %s has %s", d.Op, need, o.Source, o.Path, d.rights)
 }
 
-// bound asks the hard boundary, with the object root or the workspace.
-func (e *Evaluator) bound(d *Decision, req Request, root int, path string) {
+// boundary asks the hard boundary, with the object root or the workspace.
+func (e *Evaluator) boundary(req Request, root int, path string) BoundaryDecision {
 	in := BoundaryInput{
 		WorkspaceRoot:        e.sets.Workspace.CanonicalRoot,
 		CandidatePath:        &path,
@@ -383,13 +395,5 @@ func (e *Evaluator) bound(d *Decision, req Request, root int, path string) {
 			in.CandidatePath = &resolved
 		}
 	}
-	d.Boundary = CheckHardBoundary(in)
-	if d.Boundary.Outcome == BoundaryAllow || d.Outcome != Allowed {
-		return
-	}
-	d.Outcome, d.Code = Denied, CodeHardBoundary
-	d.Reason = fmt.Sprintf("a hard boundary stands in the way: %s", d.Boundary.Reason)
-	if d.Boundary.Reason == BoundaryUnverified {
-		d.Outcome, d.Reason = EnforcementUnverified, "enforcement is not verified on this host"
-	}
+	return CheckHardBoundary(in)
 }
