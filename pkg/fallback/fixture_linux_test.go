@@ -3,6 +3,7 @@
 package fallback
 
 import (
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,14 +38,17 @@ func ownMounts(t *testing.T) bool {
 	}
 	name, _, _ := strings.Cut(t.Name(), "/")
 	args := []string{"-test.run=^" + name + "$", "-test.v"}
-	for _, arg := range os.Args[1:] {
-		if strings.HasPrefix(arg, "-race-") || strings.HasPrefix(arg, "-rapid.") {
-			args = append(args, arg)
+	flag.Visit(func(f *flag.Flag) {
+		if strings.HasPrefix(f.Name, "race-") || strings.HasPrefix(f.Name, "rapid.") {
+			args = append(args, "-"+f.Name+"="+f.Value.String())
 		}
-	}
+	})
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), variable+"="+t.Name())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+	// It must not outlive this process, whose end is that of the starting thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	if os.Geteuid() != 0 {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}

@@ -33,7 +33,7 @@ const guarded = `
 	link ws/out -> ../out
 	link ws/secret -> ../out/secret
 	link ws/loop -> loop
-	link ws/a/up -> ../../ws/f
+	link ws/z/up -> ../../ws/f
 `
 
 // perform does one operation of a table: "VERB ARG [ARG]".
@@ -117,8 +117,8 @@ var operations = []struct {
 	{op: "read ROOT/f", result: "content"},
 	{op: "read ./a/../f", result: "content"},
 	{op: "read a/b/g", result: "deep"},
-	{op: "list a", result: "b up"},
-	{op: "list a/", result: "b up"},
+	{op: "list a", result: "b"},
+	{op: "list a/", result: "b"},
 	{op: "read f/", errs: notDir},
 	{op: "read f/x", errs: notDir},
 	{op: "read missing", errs: missing},
@@ -133,7 +133,7 @@ var operations = []struct {
 	{op: "read in/g", errs: escape},
 	{op: "read file", options: follow, result: "content"},
 	{op: "read in/g", options: follow, result: "deep"},
-	{op: "read a/up", options: follow, result: "content"},
+	{op: "read z/up", options: follow, result: "content"},
 	{op: "read out/secret", options: follow, errs: escape},
 	{op: "read secret", options: follow, errs: escape},
 	{op: "read loop", options: follow, errs: append([]error{engine.ErrLinkLoop}, escape...)},
@@ -211,8 +211,12 @@ var operations = []struct {
 }
 
 func TestGuard(t *testing.T) {
+	links := symlinks(t)
 	forEachBackend(t, func(t *testing.T, p *Probes) {
 		for _, test := range operations {
+			if !links && linked(test.op) {
+				continue
+			}
 			name := test.op
 			if len(name) > 40 {
 				name = name[:40]
@@ -282,4 +286,13 @@ func changes(before, after string) string {
 	mark("+", after, before)
 	slices.Sort(changed)
 	return strings.Join(changed, "\n")
+}
+
+// linked reports whether an operation has to do with one of the links of the
+// guarded tree.
+func linked(op string) bool {
+	words := strings.FieldsFunc(op, func(r rune) bool { return r == ' ' || r == '/' })
+	return slices.ContainsFunc(words, func(word string) bool {
+		return slices.Contains([]string{"in", "file", "out", "secret", "loop", "up"}, word)
+	}) && !strings.Contains(op, "../out")
 }

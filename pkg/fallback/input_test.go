@@ -16,7 +16,6 @@ import (
 // TestTargets holds what becomes of targets that nobody means well with, or that
 // are at an edge: the check and the open say the same.
 func TestTargets(t *testing.T) {
-	long := strings.Repeat("x", 256) // one more than a name may have
 	for _, test := range []struct {
 		name, target string
 		outcome      engine.Outcome
@@ -33,8 +32,6 @@ func TestTargets(t *testing.T) {
 		{"longer than 64 KiB", strings.Repeat("a", engine.MaxPath+1), engine.Denied, engine.CodeUnsafePath, engine.ErrUnsafePath},
 		{"64 KiB to an existing file", strings.Repeat("./", engine.MaxPath/2-1) + "f", engine.Allowed, engine.CodeWithin, nil},
 		{"64 KiB to nothing", strings.Repeat("n/", engine.MaxPath/2), engine.EnforcementUnverified, engine.CodeMissingComponent, fs.ErrNotExist},
-		{"a name that is too long", long, engine.EnforcementUnverified, engine.CodeInspectFailed, ErrUnverified},
-		{"below a name that is too long", long + "/x", engine.EnforcementUnverified, engine.CodeInspectFailed, ErrUnverified},
 		{"parents", strings.Repeat("../", 100) + "etc/passwd", engine.Denied, engine.CodeOutside, engine.ErrEscape},
 		{"sibling with the same prefix", "../ws-evil/f", engine.Denied, engine.CodeOutside, engine.ErrEscape},
 	} {
@@ -69,13 +66,14 @@ func TestRoots(t *testing.T) {
 		outcome engine.Outcome
 		code    engine.Code
 		err     error
+		links   bool // there is one in it
 	}{
 		{name: "as it is", outcome: engine.Allowed, code: engine.CodeWithin},
 		{name: "relative", outcome: engine.Allowed, code: engine.CodeWithin,
 			root: func(dir string) string { return "ws" }},
 		{name: "empty", outcome: engine.Allowed, code: engine.CodeWithin,
 			root: func(dir string) string { return "" }},
-		{name: "a link", outcome: engine.Allowed, code: engine.CodeWithin,
+		{name: "a link", links: true, outcome: engine.Allowed, code: engine.CodeWithin,
 			root: func(dir string) string { return filepath.Join(dir, "link") }},
 		{name: "with a trailing slash", outcome: engine.Allowed, code: engine.CodeWithin,
 			root: func(dir string) string { return filepath.Join(dir, "ws") + string(filepath.Separator) }},
@@ -83,7 +81,7 @@ func TestRoots(t *testing.T) {
 			root: func(dir string) string { return filepath.Join(dir, "missing") }},
 		{name: "a file", outcome: engine.Denied, code: engine.CodeBindingBlocked, err: engine.ErrNotDirectory,
 			root: func(dir string) string { return filepath.Join(dir, "ws/f") }},
-		{name: "a loop", outcome: engine.Denied, code: engine.CodeBindingBlocked, err: engine.ErrLinkLoop,
+		{name: "a loop", links: true, outcome: engine.Denied, code: engine.CodeBindingBlocked, err: engine.ErrLinkLoop,
 			root: func(dir string) string { return filepath.Join(dir, "loop") }},
 		{name: "with a NUL", outcome: engine.Denied, code: engine.CodeBindingBlocked, err: engine.ErrUnsafePath,
 			root: func(dir string) string { return dir + "\x00" }},
@@ -101,18 +99,21 @@ func TestRoots(t *testing.T) {
 				must(t, os.Rename(filepath.Join(dir, "ws"), filepath.Join(dir, "old")))
 				tree(t, dir, "file ws content")
 			}},
-		{name: "replaced by a link to itself afterwards", outcome: engine.Conflict, code: engine.CodeRootChanged, err: ErrConflict,
+		{name: "replaced by a link to itself afterwards", links: true, outcome: engine.Conflict, code: engine.CodeRootChanged, err: ErrConflict,
 			after: func(t *testing.T, dir string) {
 				must(t, os.Rename(filepath.Join(dir, "ws"), filepath.Join(dir, "old")))
 				tree(t, dir, "link ws -> old")
 			}},
-		{name: "link to it changed afterwards", outcome: engine.Allowed, code: engine.CodeWithin,
+		{name: "link to it changed afterwards", links: true, outcome: engine.Allowed, code: engine.CodeWithin,
 			root: func(dir string) string { return filepath.Join(dir, "link") },
 			after: func(t *testing.T, dir string) {
 				must(t, os.Remove(filepath.Join(dir, "link")))
 				tree(t, dir, "outside evil/f\nlink link -> evil")
 			}},
 	} {
+		if test.links && !symlinks(t) {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
 			forEachBackend(t, func(t *testing.T, p *Probes) {
 				dir := realTempDir(t)

@@ -199,6 +199,24 @@ func TestNames(t *testing.T) {
 	})
 }
 
+// TestTooLong checks a name of one byte more than a name may have, which cannot
+// be looked at. (Windows says that there is none.)
+func TestTooLong(t *testing.T) {
+	forEachBackend(t, func(t *testing.T, p *Probes) {
+		g := &Guard{Workspace: bind(t, realTempDir(t), p), Probes: p}
+		long := strings.Repeat("x", 256)
+		for _, target := range []string{long, long + "/x"} {
+			d := engine.CheckContainment(g.Workspace, target, g.Options, p)
+			if d.Outcome != engine.EnforcementUnverified || d.Code != engine.CodeInspectFailed {
+				t.Errorf("got %+v", d)
+			}
+			if err := g.WriteFile(target, nil, 0o600); !errors.Is(err, ErrUnverified) {
+				t.Errorf("writing it is %v, want ErrUnverified", err)
+			}
+		}
+	})
+}
+
 // TestUnreadable looks below a directory that may not be searched.
 func TestUnreadable(t *testing.T) {
 	forEachBackend(t, func(t *testing.T, p *Probes) {

@@ -67,7 +67,7 @@ var between = []struct {
 		change: func(t *testing.T, root string) { exchange(t, filepath.Join(root, "a"), filepath.Join(root, "out")) }},
 	{name: "directory becomes a link out, renamed from", op: "rename a/b n", err: engine.ErrEscape, code: engine.CodeSymlink,
 		change: func(t *testing.T, root string) { exchange(t, filepath.Join(root, "a"), filepath.Join(root, "out")) }},
-	{name: "directory becomes another directory", op: "remove a/up", err: fs.ErrNotExist,
+	{name: "directory becomes another directory", op: "remove z/up", err: fs.ErrNotExist,
 		change: func(t *testing.T, root string) { exchange(t, filepath.Join(root, "a"), filepath.Join(root, "z")) }},
 	{name: "directory vanishes", op: "exclusive a/b/n", err: fs.ErrNotExist, code: engine.CodeMissingComponent,
 		change: func(t *testing.T, root string) {
