@@ -18,26 +18,36 @@ import (
 // Keyring verifies the archive; package debian-archive-keyring.
 const Keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// suites hold the kernels: 6.1 in bookworm, 6.12 in trixie, 7.x in backports.
+// Suites are parts of the archive to look into.
+type Suites struct{ Archive, Security []string }
+
 var (
-	suites         = []string{"bookworm", "trixie", "trixie-backports"}
-	securitySuites = []string{"bookworm-security", "trixie-security"}
+	// Supported has the kernels 6.1 (bookworm), 6.12 (trixie) and 7.x (backports).
+	Supported = Suites{
+		Archive:  []string{"bookworm", "trixie", "trixie-backports"},
+		Security: []string{"bookworm-security", "trixie-security"},
+	}
+	// Old has 5.10, for seeing what is said on a kernel that is too old. It is
+	// apart because one day mirrors will not have it, and that must not keep the
+	// others from being read.
+	Old = Suites{Archive: []string{"bullseye"}}
 )
 
 // Apt is a private apt. Open makes one.
 type Apt struct {
 	dir     string
 	mirrors Mirrors
+	suites  Suites
 }
 
-// Open prepares a private apt in dir. It writes its configuration anew each
+// Open prepares a private apt in dir that looks into the given suites. It writes its configuration anew each
 // time, so that a changed mirror or proxy is picked up, and downloads nothing.
-func Open(ctx context.Context, dir string) (*Apt, error) {
+func Open(ctx context.Context, dir string, suites Suites) (*Apt, error) {
 	mirrors, err := FindMirrors("/etc/apt")
 	if err != nil {
 		return nil, err
 	}
-	a := &Apt{dir: dir, mirrors: mirrors}
+	a := &Apt{dir: dir, mirrors: mirrors, suites: suites}
 	for _, d := range []string{"lists/partial", "cache/archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err
@@ -59,9 +69,6 @@ func Open(ctx context.Context, dir string) (*Apt, error) {
 	return a, nil
 }
 
-// Mirrors returns the archive addresses in use.
-func (a *Apt) Mirrors() Mirrors { return a.mirrors }
-
 func (a *Apt) sources() string {
 	var b strings.Builder
 	add := func(uri string, suites []string) {
@@ -71,8 +78,8 @@ func (a *Apt) sources() string {
 			}
 		}
 	}
-	add(a.mirrors.Archive, suites)
-	add(a.mirrors.Security, securitySuites)
+	add(a.mirrors.Archive, a.suites.Archive)
+	add(a.mirrors.Security, a.suites.Security)
 	return b.String()
 }
 

@@ -120,21 +120,18 @@ func (c *Cache) Kernels(ctx context.Context, series []string, refresh bool) ([]K
 		return nil, err
 	}
 	defer unlock()
-	apt, err := c.apt(ctx, refresh)
-	if err != nil {
-		return nil, err
-	}
-	packages, err := apt.Packages(ctx, debian.IsKernelPackage)
-	if err != nil {
-		return nil, err
-	}
+	byAge := map[bool][]string{}
 	for _, s := range series {
-		if _, err := c.current(s); err == nil && !refresh {
-			continue
+		if _, err := c.current(s); err != nil || refresh {
+			old := strings.HasPrefix(s, "5.")
+			byAge[old] = append(byAge[old], s)
 		}
-		if err := c.fetchKernel(ctx, apt, s, packages); err != nil {
-			return nil, err
-		}
+	}
+	if err := c.fetchKernels(ctx, "apt", debian.Supported, byAge[false], refresh); err != nil {
+		return nil, err
+	}
+	if err := c.fetchKernels(ctx, "apt-old", debian.Old, byAge[true], refresh); err != nil {
+		return nil, err
 	}
 	if refresh {
 		if err := c.removeOldKernels(); err != nil {
@@ -183,9 +180,9 @@ func (c *Cache) removeOldKernels() error {
 	return nil
 }
 
-// apt returns the private apt with its indexes downloaded.
-func (c *Cache) apt(ctx context.Context, refresh bool) (*debian.Apt, error) {
-	apt, err := debian.Open(ctx, filepath.Join(c.dir, "apt"))
+// apt returns the private apt in the given folder with its indexes downloaded.
+func (c *Cache) apt(ctx context.Context, dir string, suites debian.Suites, refresh bool) (*debian.Apt, error) {
+	apt, err := debian.Open(ctx, filepath.Join(c.dir, dir), suites)
 	if err != nil {
 		return nil, err
 	}
@@ -196,6 +193,27 @@ func (c *Cache) apt(ctx context.Context, refresh bool) (*debian.Apt, error) {
 		}
 	}
 	return apt, nil
+}
+
+// fetchKernels resolves the series, if any, in the given suites.
+func (c *Cache) fetchKernels(ctx context.Context, dir string, suites debian.Suites, series []string, refresh bool) error {
+	if len(series) == 0 {
+		return nil
+	}
+	apt, err := c.apt(ctx, dir, suites, refresh)
+	if err != nil {
+		return err
+	}
+	packages, err := apt.Packages(ctx, debian.IsKernelPackage)
+	if err != nil {
+		return err
+	}
+	for _, s := range series {
+		if err := c.fetchKernel(ctx, apt, s, packages); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // current returns the kernel that the series was last resolved to.
@@ -330,7 +348,7 @@ func (c *Cache) Busybox(ctx context.Context) (string, error) {
 }
 
 func (c *Cache) fetchBusybox(ctx context.Context, name string) error {
-	apt, err := c.apt(ctx, false)
+	apt, err := c.apt(ctx, "apt", debian.Supported, false)
 	if err != nil {
 		return err
 	}
