@@ -11,3 +11,6 @@ func backends(t testing.TB) map[string]*Probes {
 	t.Helper()
 	return map[string]*Probes{"root": newProbes(t)}
 }
+
+// systemChanges are none here.
+var systemChanges []change

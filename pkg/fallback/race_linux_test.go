@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -31,24 +30,8 @@ func exchange(t testing.TB, a, b string) {
 	}
 }
 
-// between are changes that somebody makes after the walk of an operation and
-// before its lookup; each time, or once. The answer is that of the tree as it is
-// then, or conflict where it never comes to rest.
-var between = []struct {
-	name   string
-	op     string
-	change func(t *testing.T, root string)
-	always bool
-	result string
-	err    error
-	code   engine.Code
-}{
-	{name: "file replaced", op: "read a/b/g", result: "second",
-		change: func(t *testing.T, root string) { replaceFile(t, filepath.Join(root, "a/b/g"), "second") }},
-	{name: "file replaced each time", op: "read a/b/g", always: true, err: ErrConflict, code: CodeObjectChanged,
-		change: func(t *testing.T, root string) { replaceFile(t, filepath.Join(root, "a/b/g"), "again") }},
-	{name: "file replaced each time, written", op: "write a/b/g x", always: true, err: ErrConflict, code: CodeObjectChanged,
-		change: func(t *testing.T, root string) { replaceFile(t, filepath.Join(root, "a/b/g"), "again") }},
+// systemChanges are those that need the system's own ways.
+var systemChanges = []change{
 	{name: "file becomes a link out", op: "read f", err: engine.ErrEscape, code: engine.CodeSymlink,
 		change: func(t *testing.T, root string) {
 			exchange(t, filepath.Join(root, "f"), filepath.Join(root, "secret"))
@@ -69,20 +52,6 @@ var between = []struct {
 		change: func(t *testing.T, root string) { exchange(t, filepath.Join(root, "a"), filepath.Join(root, "out")) }},
 	{name: "directory becomes another directory", op: "remove z/up", err: fs.ErrNotExist,
 		change: func(t *testing.T, root string) { exchange(t, filepath.Join(root, "a"), filepath.Join(root, "z")) }},
-	{name: "directory vanishes", op: "exclusive a/b/n", err: fs.ErrNotExist, code: engine.CodeMissingComponent,
-		change: func(t *testing.T, root string) {
-			must(t, os.Rename(filepath.Join(root, "a/b"), filepath.Join(root, "elsewhere")))
-		}},
-	{name: "file vanishes", op: "read f", err: fs.ErrNotExist,
-		change: func(t *testing.T, root string) { must(t, os.Remove(filepath.Join(root, "f"))) }},
-	{name: "file appears", op: "write n x", result: "",
-		change: func(t *testing.T, root string) {
-			must(t, os.WriteFile(filepath.Join(root, "n"), []byte("meanwhile"), 0o600))
-		}},
-	{name: "file appears where none may be", op: "exclusive n", err: fs.ErrExist,
-		change: func(t *testing.T, root string) {
-			must(t, os.WriteFile(filepath.Join(root, "n"), []byte("meanwhile"), 0o600))
-		}},
 	{name: "link appears where a file is created", op: "write n x", err: engine.ErrEscape, code: engine.CodeSymlink,
 		change: func(t *testing.T, root string) { must(t, os.Symlink("../out/n", filepath.Join(root, "n"))) }},
 	{name: "file becomes a FIFO", op: "read f", err: ErrSpecial,
@@ -107,60 +76,6 @@ var between = []struct {
 			must(t, os.WriteFile(filepath.Join(root, "z/same"), nil, 0o600))
 			exchange(t, filepath.Join(root, "a"), filepath.Join(root, "z"))
 		}},
-	{name: "root vanishes", op: "read f", err: ErrConflict, code: engine.CodeRootChanged,
-		change: func(t *testing.T, root string) { must(t, os.Rename(root, root+".gone")) }},
-}
-
-func replaceFile(t *testing.T, path, content string) {
-	t.Helper()
-	// The new one exists before the old one goes: it has another inode number.
-	must(t, os.WriteFile(path+".new", []byte(content), 0o600))
-	must(t, os.Rename(path+".new", path))
-}
-
-func TestChangeBetweenWalkAndUse(t *testing.T) {
-	forEachBackend(t, func(t *testing.T, p *Probes) {
-		for _, test := range between {
-			t.Run(test.name, func(t *testing.T) {
-				dir := realTempDir(t)
-				tree(t, dir, guarded)
-				root := filepath.Join(dir, "ws")
-				outside := listing(t, filepath.Join(dir, "out"))
-				g := &Guard{Workspace: bind(t, root, p), Probes: p}
-				walks := 0
-				g.walked = func() {
-					if walks++; walks == 1 || test.always {
-						test.change(t, root)
-					}
-				}
-				result, err := perform(g, root, test.op)
-				if !errors.Is(err, test.err) {
-					t.Errorf("error is %v, want %v", err, test.err)
-				}
-				if test.code != "" {
-					refused := (*RefusedError)(nil)
-					if !errors.As(err, &refused) || refused.Decision.Code != test.code {
-						t.Errorf("error is %v, want the code %s", err, test.code)
-					}
-				}
-				if result != test.result {
-					t.Errorf("result is %q, want %q", result, test.result)
-				}
-				if test.always && walks != attempts {
-					t.Errorf("%d walks, want %d", walks, attempts)
-				}
-				if now := listing(t, filepath.Join(dir, "out")); !strings.Contains(test.name, "root") && now != outside {
-					t.Errorf("outside changed from %q to %q", outside, now)
-				}
-				if test.name == "file appears" {
-					content, err := os.ReadFile(filepath.Join(root, "n"))
-					if err != nil || string(content) != "x" {
-						t.Errorf("the file holds %q (%v), want x", content, err)
-					}
-				}
-			})
-		}
-	})
 }
 
 // TestPlacedElsewhere moves the directory away in the last moment there
