@@ -5,12 +5,33 @@ package node
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 )
+
+// program is the built thenforce.
+var program string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "thenforce-node-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	program = filepath.Join(dir, "thenforce")
+	if out, err := exec.Command("go", "build", "-o", program, "github.com/thenforce/thenforce/cmd/thenforce").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build thenforce: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
 
 // node returns a command that runs a script of this folder with the built thenforce.
 func node(t *testing.T, args ...string) *exec.Cmd {
@@ -20,10 +41,6 @@ func node(t *testing.T, args ...string) *exec.Cmd {
 		t.Fatalf("%v: this example needs Node.js 20 or later; on Debian: scripts/need nodejs", err)
 	}
 	noteInputs(t)
-	program := filepath.Join(t.TempDir(), "thenforce")
-	if out, err := exec.Command("go", "build", "-o", program, "github.com/thenforce/thenforce/cmd/thenforce").CombinedOutput(); err != nil {
-		t.Fatalf("build thenforce: %v\n%s", err, out)
-	}
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), "THENFORCE="+program)
 	return cmd
