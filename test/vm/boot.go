@@ -55,23 +55,13 @@ func (b *builder) buildInit(ctx context.Context) error {
 	return err
 }
 
-// buildCommon builds init and thenforce. That cmd/thenforce does not exist yet is
-// said and tolerated; that it does not compile is an error.
+// buildCommon builds init and thenforce, as /usr/bin/thenforce.
 func (b *builder) buildCommon(ctx context.Context) ([]file, error) {
 	if err := b.buildInit(ctx); err != nil {
 		return nil, err
 	}
-	const cmd = "./cmd/thenforce"
-	found, err := filepath.Glob(cmd + "/*.go")
-	if err != nil {
-		return nil, err
-	}
-	if len(found) == 0 {
-		fmt.Fprintln(os.Stderr, "vm: no cmd/thenforce to put into the guest")
-		return nil, nil
-	}
 	to := filepath.Join(b.dir, "thenforce")
-	if _, err := output(guestGo(ctx, "build", "-o", to, cmd)); err != nil {
+	if _, err := output(guestGo(ctx, "build", "-o", to, "./cmd/thenforce")); err != nil {
 		return nil, err
 	}
 	return []file{{to, "/usr/bin/thenforce"}}, nil
@@ -230,13 +220,8 @@ func (b *builder) initramfs(ctx context.Context, name string, g guestRun) error 
 	if err != nil {
 		return err
 	}
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	buf := &bytes.Buffer{}
-	a := image.NewInitramfs(buf)
+	var buf bytes.Buffer
+	a := image.NewInitramfs(&buf)
 	a.Copy("/init", filepath.Join(b.dir, "init"))
 	for _, m := range modules {
 		p := path.Join("/modules", m.Name+".ko")
@@ -261,10 +246,7 @@ func (b *builder) initramfs(ctx context.Context, name string, g guestRun) error 
 	if err := a.Close(); err != nil {
 		return fmt.Errorf("write the initramfs: %w", err)
 	}
-	if _, err := f.Write(buf.Bytes()); err != nil {
-		return err
-	}
-	return f.Close()
+	return os.WriteFile(name, buf.Bytes(), 0o644)
 }
 
 // smallRoot lays out the root of the small guest like a Debian one.

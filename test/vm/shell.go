@@ -42,6 +42,9 @@ func shell(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if full := o.full || prof.full; full && program.Terminal != nil {
+		program.Args[0] = "/bin/bash"
+	}
 	if o.timeout == 0 {
 		o.timeout = 10 * time.Minute
 		if program.Terminal != nil {

@@ -214,6 +214,13 @@ func settle(full bool) error {
 	if full {
 		return nil
 	}
+	// All that the initramfs holds belongs to root.
+	if err := os.Chown("/home/dev", 1000, 1000); err != nil {
+		return err
+	}
+	if err := os.Chmod("/var/tmp", 0o777|fs.ModeSticky); err != nil {
+		return err
+	}
 	if out, err := exec.Command("/usr/bin/busybox", "--install", "-s", "/usr/bin").CombinedOutput(); err != nil {
 		return fmt.Errorf("install busybox: %w: %s", err, out)
 	}

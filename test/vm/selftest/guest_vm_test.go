@@ -78,6 +78,18 @@ func TestOrdinaryUser(t *testing.T) {
 	if u.Username != "dev" || len(groups) < 2 {
 		t.Errorf("user 1000 is %q with groups %v; want dev with more than one", u.Username, groups)
 	}
+	for dir, want := range map[string]os.FileMode{u.HomeDir: 0o755, "/tmp": 0o777, "/var/tmp": 0o777} {
+		info, err := os.Stat(dir)
+		if err != nil {
+			t.Error(err)
+		} else if got := info.Mode().Perm(); got != want {
+			t.Errorf("%s has mode %o, want %o", dir, got, want)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(u.HomeDir, &st); err != nil || st.Uid != 1000 {
+		t.Errorf("%s belongs to %d, %v", u.HomeDir, st.Uid, err)
+	}
 }
 
 func TestShellAndTools(t *testing.T) {
