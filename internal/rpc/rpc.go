@@ -26,6 +26,7 @@ const (
 	CodeInvalidRequest = -32600
 	CodeNoMethod       = -32601
 	CodeInvalidParams  = -32602
+	codeInternal       = -32603
 )
 
 // An Error is an answer that says what went wrong.
@@ -45,13 +46,19 @@ func InvalidParams(format string, args ...any) *Error {
 // A Method answers one kind of request. Its parameters are a JSON object, {} where the request has none.
 type Method func(params json.RawMessage) (any, *Error)
 
-// response is what a line is answered with. Exactly one of Result and Error is there; a result may be null.
-type response struct {
-	Version string          `json:"jsonrpc"`
-	ID      json.RawMessage `json:"id"`
-	Result  json.RawMessage `json:"result,omitempty"`
-	Error   *Error          `json:"error,omitempty"`
-}
+// success and failure are what a request is answered with. A result may be null.
+type (
+	success struct {
+		Version string          `json:"jsonrpc"`
+		ID      json.RawMessage `json:"id"`
+		Result  any             `json:"result"`
+	}
+	failure struct {
+		Version string          `json:"jsonrpc"`
+		ID      json.RawMessage `json:"id"`
+		Error   *Error          `json:"error"`
+	}
+)
 
 // Serve answers the lines of in on out until in ends; a line of white space alone is passed over. Answers are flushed
 // when no further request waits. It returns an error where in cannot be read or out not written.
@@ -68,7 +75,7 @@ func Serve(in io.Reader, out io.Writer, methods map[string]Method) error {
 			return errors.Join(err, w.Flush())
 		}
 		if answer := answerLine(line, whole, methods); answer != nil {
-			if err := enc.Encode(answer); err != nil {
+			if err := write(enc, answer); err != nil {
 				return err
 			}
 		}
@@ -81,6 +88,19 @@ func Serve(in io.Reader, out io.Writer, methods map[string]Method) error {
 			}
 		}
 	}
+}
+
+// write writes an answer, or that it cannot be said in JSON.
+func write(enc *json.Encoder, answer any) error {
+	err := enc.Encode(answer)
+	if done, ok := answer.(*success); ok && err != nil {
+		var unsupported *json.UnsupportedValueError
+		var marshaler *json.MarshalerError
+		if errors.As(err, &unsupported) || errors.As(err, &marshaler) {
+			return enc.Encode(failed(done.ID, &Error{Code: codeInternal, Message: fmt.Sprintf("encode the result: %v", err)}))
+		}
+	}
+	return err
 }
 
 // readLine appends the next line to buf, without its end. Of one that is too long it returns a part, and false.
@@ -105,7 +125,7 @@ func readLine(r *bufio.Reader, buf []byte) (line []byte, whole bool, err error) 
 }
 
 // answerLine gives the answer to one line, or nil where there is none to give.
-func answerLine(line []byte, whole bool, methods map[string]Method) *response {
+func answerLine(line []byte, whole bool, methods map[string]Method) any {
 	null := json.RawMessage("null")
 	if !whole {
 		return failed(null, &Error{Code: CodeInvalidRequest, Message: fmt.Sprintf("the line is longer than %d bytes", MaxLine)})
@@ -132,11 +152,11 @@ func answerLine(line []byte, whole bool, methods map[string]Method) *response {
 	case rpcErr != nil:
 		return failed(req.id, rpcErr)
 	}
-	return &response{Version: "2.0", ID: req.id, Result: result}
+	return &success{Version: "2.0", ID: req.id, Result: result}
 }
 
-func failed(id json.RawMessage, err *Error) *response {
-	return &response{Version: "2.0", ID: id, Error: err}
+func failed(id json.RawMessage, err *Error) *failure {
+	return &failure{Version: "2.0", ID: id, Error: err}
 }
 
 // request is a request as it came.
@@ -148,12 +168,12 @@ type request struct {
 
 func parseRequest(line []byte) (request, error) {
 	var req request
-	members, err := Members(line)
+	found, err := members(line)
 	if err != nil {
 		return req, err
 	}
 	version := false
-	for name, value := range members {
+	for name, value := range found {
 		switch name {
 		case "jsonrpc":
 			version = string(value) == `"2.0"`
@@ -172,13 +192,13 @@ func parseRequest(line []byte) (request, error) {
 			return req, fmt.Errorf("a request has no member %q", name)
 		}
 	}
-	if _, named := members["method"]; !version || !named {
+	if _, named := found["method"]; !version || !named {
 		return req, errors.New(`a request needs "jsonrpc":"2.0" and a method`)
 	}
 	return req, nil
 }
 
-func call(req request, methods map[string]Method) (json.RawMessage, *Error) {
+func call(req request, methods map[string]Method) (any, *Error) {
 	method, ok := methods[req.method]
 	if !ok {
 		return nil, &Error{Code: CodeNoMethod, Message: fmt.Sprintf("there is no method %q", req.method)}
@@ -190,54 +210,21 @@ func call(req request, methods map[string]Method) (json.RawMessage, *Error) {
 	case params[0] != '{':
 		return nil, InvalidParams("parameters have names here: send an object")
 	}
-	result, rpcErr := method(params)
-	if rpcErr != nil {
-		return nil, rpcErr
-	}
-	var text bytes.Buffer
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(result); err != nil {
-		return nil, &Error{Code: -32603, Message: fmt.Sprintf("encode the result: %v", err)}
-	}
-	return bytes.TrimSpace(text.Bytes()), nil
-}
-
-// Members returns the members of a JSON object by their exact names. encoding/json would match names regardless of
-// case, and take the last of several of one name, which another parser on the way may not.
-func Members(object []byte) (map[string]json.RawMessage, error) {
-	dec := json.NewDecoder(bytes.NewReader(object))
-	if start, err := dec.Token(); err != nil || start != json.Delim('{') {
-		return nil, errors.New("not an object")
-	}
-	members := make(map[string]json.RawMessage, 4)
-	for dec.More() {
-		token, err := dec.Token()
-		if err != nil {
-			return nil, err
-		}
-		name := token.(string) // the decoder lets nothing else be a name
-		if _, twice := members[name]; twice {
-			return nil, fmt.Errorf("the member %q is there twice", name)
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return nil, err
-		}
-		members[name] = value
-	}
-	return members, nil
+	return method(params)
 }
 
 // Decode reads parameters into the struct that params points to, whose fields have json tags. Names that it has no
 // field for are an error.
 func Decode(raw json.RawMessage, params any) *Error {
-	members, err := Members(raw)
+	if !json.Valid(raw) {
+		return InvalidParams("the parameters are not JSON")
+	}
+	found, err := members(raw)
 	if err != nil {
 		return InvalidParams("%v", err)
 	}
 	known := fieldNames(params)
-	for name := range members {
+	for name := range found {
 		if !known[name] {
 			return InvalidParams("there is no parameter %q", name)
 		}
