@@ -118,8 +118,11 @@ func TestRace(t *testing.T) {
 	if !ownMounts(t) {
 		return
 	}
-	for name, p := range backends(t) {
+	probes := backends(t)
+	delete(probes, "reused ids") // goes the same way as openat2
+	for backend, p := range probes {
 		for _, options := range []engine.ContainmentOptions{{}, {FollowSymlinks: true}, {FollowSymlinks: true, FollowMountPoints: true}} {
+			name := backend
 			if options.FollowSymlinks {
 				name += "+links"
 			}
@@ -264,14 +267,18 @@ func race(t *testing.T, p *Probes, options engine.ContainmentOptions) {
 		time.Sleep(50 * time.Microsecond)
 	})
 
+	tookPlace := func() bool {
+		return swaps.Load() > 0 && done.Load() > 0 && refused.Load() > 0 && leaks.Load() > 0
+	}
 	deadline := time.Now().Add(time.Duration(*raceSeconds * float64(time.Second)))
-	for time.Now().Before(deadline) && !stop.Load() {
+	patience := deadline.Add(time.Minute) // a busy machine lets few of them run
+	for (time.Now().Before(deadline) || !tookPlace() && time.Now().Before(patience)) && !stop.Load() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	stop.Store(true)
 	work.Wait()
 	t.Logf("%d swaps, %d operations done, %d refused, %d unguarded reads led out", swaps.Load(), done.Load(), refused.Load(), leaks.Load())
-	if swaps.Load() == 0 || done.Load() == 0 || refused.Load() == 0 || leaks.Load() == 0 {
+	if !tookPlace() {
 		t.Error("the race did not take place")
 	}
 	if now := listing(t, at("out")); now != out {
