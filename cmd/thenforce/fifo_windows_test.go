@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "errors"
+
+func makeFIFO(string) error { return errors.ErrUnsupported }
