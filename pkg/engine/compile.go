@@ -209,6 +209,9 @@ func (c *compiler) grant(i int) error {
 		}
 		return grantError(field, g.Path, err)
 	}
+	if err := c.stays(g.Path, path); err != nil {
+		return &PolicyError{Field: field, Value: g.Path, Err: err, Fix: "name what is to be granted by its own path"}
+	}
 	o := Object{Path: path, Rights: g.Rights, Source: g.Source, Reason: g.Reason, Expires: g.Expires}
 	if o.Source == "" {
 		o.Source = SourcePolicy
@@ -237,6 +240,20 @@ func (c *compiler) grant(i int) error {
 	}
 	c.notice("grant %s is the same object as %s (%s), with the same rights: it counts once", g.Path, first.Path, first.Source)
 	return nil
+}
+
+// stays refuses a grant that is written as something inside the workspace and is
+// something outside: whoever may write there made the link, and would choose
+// what is granted.
+func (c *compiler) stays(written, path string) error {
+	root := c.sets.Workspace.CanonicalRoot
+	if _, _, ok := c.math.resolve(root, written); !ok {
+		return nil
+	}
+	if _, ok := c.math.below(root, path); ok {
+		return nil
+	}
+	return fmt.Errorf("leads through a link out of the workspace, to %s", path)
 }
 
 func grantError(field, value string, err error) error {

@@ -189,6 +189,7 @@ func TestCompileErrors(t *testing.T) {
 		{"grant twice, other rights", grants(engine.Grant{Path: "/home", Rights: engine.Read}, engine.Grant{Path: "/home/me/..", Rights: engine.Write}), "grants[1].path", nil, "=w and ro; keep one"},
 		{"grant twice, by a hard link", grants(engine.Grant{Path: "/home/me/hard", Rights: engine.Read}, engine.Grant{Path: "/home/me/link"}), "grants[1].path", nil, "same object as /home/me/hard"},
 		{"grant twice, other expiry", grants(engine.Grant{Path: "/home"}, engine.Grant{Path: "/home", Expires: time.Unix(1, 0)}), "grants[1].path", nil, "expiry"},
+		{"grant that the workspace leads out", grants(engine.Grant{Path: "out/me"}), "grants[0].path", nil, "link out of the workspace, to /home/me"},
 		{"grant of the workspace", grants(engine.Grant{Path: "/srv/repo", Rights: engine.Read}), "grants[0].path", nil, "rights of the workspace"},
 		{"deny nothing", deny("a", ""), "deny[1]", nil, "empty"},
 		{"deny the workspace", deny("."), "deny[0]", nil, "workspace itself"},

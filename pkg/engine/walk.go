@@ -425,15 +425,16 @@ func (w *walker) down(name string, sep bool) bool {
 // uninspected handles a component that the probe could not describe.
 func (w *walker) uninspected(path string, end int, err error) bool {
 	switch {
+	case errors.Is(err, syscall.ENOTDIR):
+		// The directory it was inspected in is none any more. This comes first:
+		// on Windows the same error counts as fs.ErrNotExist.
+		w.stop(path, nil, Denied, CodeNotDirectory, "a directory is needed on the way")
 	case errors.Is(err, fs.ErrNotExist) && w.last():
 		w.missing = true
 		w.push(level{end: end})
 		w.step(path, nil, CodeWithin, "")
 	case errors.Is(err, fs.ErrNotExist):
 		w.stop(path, nil, EnforcementUnverified, CodeMissingComponent, "a directory on the way does not exist")
-	case errors.Is(err, syscall.ENOTDIR):
-		// The directory it was inspected in is none any more.
-		w.stop(path, nil, Denied, CodeNotDirectory, "a directory is needed on the way")
 	default:
 		w.stop(path, nil, EnforcementUnverified, CodeInspectFailed, "a component cannot be inspected: "+err.Error())
 	}
