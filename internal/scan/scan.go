@@ -191,7 +191,11 @@ func (s *Scan) look(rel string) (object, error) {
 		return object{}, err
 	}
 	defer handle.Close()
-	return s.inspectHandle(handle, rel)
+	o, err := s.inspectHandle(handle, rel)
+	if err == nil && o.kind != engine.KindDir { // not every system can be told to open nothing else
+		err = &fs.PathError{Op: "scan", Path: rel, Err: syscall.ENOTDIR}
+	}
+	return o, err
 }
 
 // Progress says how far the scan is; it may be asked at any time.
