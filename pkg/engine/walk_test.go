@@ -113,6 +113,7 @@ func TestWalkLinux(t *testing.T) {
 		{"link to a file with a slash", "link /srv/repo/l -> f", nil, "l/", followLinks, engine.Denied, engine.CodeNotDirectory, ""},
 		{"link whose target has a slash, to a file", "link /srv/repo/l -> f/", nil, "l", followLinks, engine.Denied, engine.CodeNotDirectory, ""},
 		{"link whose target has a slash, to a directory", "link /srv/repo/l -> src/", nil, "l", followLinks, engine.Allowed, engine.CodeWithin, "/srv/repo/src"},
+		{"link whose target has a slash, to a link to a file", "link /srv/repo/l -> m/\nlink /srv/repo/m -> f", nil, "l", followLinks, engine.Denied, engine.CodeNotDirectory, ""},
 		{"link through a file and up again", "link /srv/repo/l -> f/../src", nil, "l", followLinks, engine.Denied, engine.CodeNotDirectory, ""},
 		{"link through nothing and up again", "link /srv/repo/l -> nothere/../src", nil, "l", followLinks, engine.EnforcementUnverified, engine.CodeMissingComponent, ""},
 		{"link physically up", "link /srv/repo/d -> src/deep\nlink /srv/repo/l -> d/../..", nil, "l/f", followLinks, engine.Allowed, engine.CodeWithin, "/srv/repo/f"},
@@ -273,6 +274,76 @@ func TestWalkRootIsSlash(t *testing.T) {
 			t.Errorf("CheckContainment(%q) = %+v, want %q", target, got, resolved)
 		}
 	}
+}
+
+// TestWalkLinkLimit follows 40 links and not one more.
+func TestWalkLinkLimit(t *testing.T) {
+	var chain strings.Builder
+	to := "f"
+	for i := range 41 {
+		fmt.Fprintf(&chain, "link /srv/repo/c%d -> %s\n", i+1, to)
+		to = fmt.Sprintf("c%d", i+1)
+	}
+	fsys := linux(t, chain.String())
+	w := bind(t, "/srv/repo", fsys)
+	expect(t, w, "c40", followLinks, fsys, engine.Allowed, engine.CodeWithin, "/srv/repo/f")
+	expect(t, w, "c41", followLinks, fsys, engine.Denied, engine.CodeLinkLoop, "")
+}
+
+// TestWalkDeepRoot leads above a root of several names and back in.
+func TestWalkDeepRoot(t *testing.T) {
+	fsys := linux(t, `
+		file /a/b/c/d/f
+		link /a/b/c/d/up2 -> ../../c/d/f
+		link /a/b/c/d/up3 -> ../../../b/c/d/f
+		link /a/b/c/d/twice -> ../../../b/../b/c/d/f
+		link /a/b/c/d/wrong -> ../../../c/d/f
+		link /a/b/c/d/short -> ../../../b
+	`)
+	w := bind(t, "/a/b/c/d", fsys)
+	for _, name := range []string{"up2", "up3", "twice"} {
+		expect(t, w, name, followLinks, fsys, engine.Allowed, engine.CodeWithin, "/a/b/c/d/f")
+	}
+	for _, name := range []string{"wrong", "short"} {
+		expect(t, w, name, followLinks, fsys, engine.Denied, engine.CodeLinkEscape, "")
+	}
+}
+
+// TestWalkPoorProbe has probes that do not tell everything.
+func TestWalkPoorProbe(t *testing.T) {
+	fsys := linux(t, "dir /srv/repo/mnt")
+	fsys.MustMount(memfs.Mount{Point: "/srv/repo/mnt", Dev: 42})
+	w := bind(t, "/srv/repo", fsys)
+	// Linux 5.8 knows mount ids and no STATX_ATTR_MOUNT_ROOT on some paths.
+	noRoot := editing{fsys, func(e *engine.Entry) { e.MountRoot = false }}
+	expect(t, w, "mnt", followNone, noRoot, engine.Denied, engine.CodeMountPoint, "")
+	expect(t, w, "mnt", followMounts, noRoot, engine.Allowed, engine.CodeWithin, "/srv/repo/mnt")
+	// An id that the table knows for another place confirms nothing.
+	elsewhere := editing{fsys, func(e *engine.Entry) {
+		if e.MountRoot {
+			e.MountID = 21
+		}
+	}}
+	expect(t, w, "mnt", followMounts, elsewhere, engine.Conflict, engine.CodeMountDeviceMismatch, "/srv/repo/mnt")
+	noKind := editing{fsys, func(e *engine.Entry) {
+		if e.Kind == engine.KindFile {
+			e.Kind = engine.KindUnknown
+		}
+	}}
+	expect(t, w, "f", followNone, noKind, engine.EnforcementUnverified, engine.CodeInspectFailed, "")
+	expect(t, w, "src", followNone, noKind, engine.Allowed, engine.CodeWithin, "/srv/repo/src")
+}
+
+// editing changes what a probe found.
+type editing struct {
+	*memfs.FS
+	edit func(*engine.Entry)
+}
+
+func (p editing) Inspect(path string) (engine.Entry, error) {
+	e, err := p.FS.Inspect(path)
+	p.edit(&e)
+	return e, err
 }
 
 // TestWalkYoungMount has a mount that is younger than the table the probe gave.

@@ -80,6 +80,7 @@ func TestWalkWindows(t *testing.T) {
 		{"symlink from the drive's root", `link C:\Work\Repo\l -> \work\repo\f.txt`, `l`, symlinks, engine.Allowed, engine.CodeWithin, `C:\Work\Repo\f.txt`},
 		{"symlink from the drive's root, outside", `link C:\Work\Repo\l -> \Windows`, `l`, symlinks, engine.Denied, engine.CodeLinkEscape, ""},
 		{"symlink to another drive", `link C:\Work\Repo\l -> D:\other`, `l`, symlinks, engine.Denied, engine.CodeLinkEscape, ""},
+		{"symlink to the same path on another drive", `link C:\Work\Repo\l -> D:\Work\Repo\f.txt`, `l`, symlinks, engine.Denied, engine.CodeLinkEscape, ""},
 		{"symlink to a share", `link C:\Work\Repo\l -> \\server\share\x`, `l`, symlinks, engine.Denied, engine.CodeLinkEscape, ""},
 		{"symlink relative to a drive", `link C:\Work\Repo\l -> C:f.txt`, `l`, symlinks, engine.Denied, engine.CodeUnsafePath, ""},
 		{"symlink to a device", `link C:\Work\Repo\l -> Src\NUL`, `l`, symlinks, engine.Denied, engine.CodeUnsafePath, ""},
