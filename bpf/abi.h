@@ -13,9 +13,11 @@ enum tf_limit {
 	TF_MAX_JAILS = 4096,	  /* slots of tf_jails */
 	TF_MAX_CGROUPS = 65536,	  /* members of all jails together; past it the slow subject test takes over */
 	TF_MAX_GRANTS = 131072,	  /* grants of all policies together */
+	TF_MAX_PTYS = 65536,	  /* pseudo terminals that jails opened */
 	TF_MEMBER_BITS = 65536,	  /* bits of the first subject filter */
 	TF_MAX_DEPTH = 4096,	  /* dentries one walk may pass; a deeper object is denied (depth) */
 	TF_MAX_NESTING = 64,	  /* cgroup levels the slow subject test looks at */
+	TF_MAX_INNER = 4,	  /* jails around one another */
 	TF_EVENT_BYTES = 4194304, /* the event ring */
 	TF_PATH_SHORT = 256,	  /* most paths; a longer one takes a record of TF_PATH_LONG */
 	TF_PATH_LONG = 4096,
@@ -66,10 +68,45 @@ enum tf_hook {
 	TF_HOOK_PATH_TRUNCATE = 8,
 	TF_HOOK_PATH_CHMOD = 9,
 	TF_HOOK_PATH_CHOWN = 10,
-	TF_HOOKS = 11,
+	TF_HOOK_INODE_SETATTR = 11,
+	TF_HOOK_INODE_SETXATTR = 12,
+	TF_HOOK_INODE_REMOVEXATTR = 13,
+	TF_HOOK_INODE_SET_ACL = 14,
+	TF_HOOK_INODE_REMOVE_ACL = 15,
+	TF_HOOK_INODE_FILE_SETATTR = 16,
+	TF_HOOK_FILE_IOCTL = 17,
+	TF_HOOK_FILE_IOCTL_COMPAT = 18,
+	TF_HOOK_FILE_FCNTL = 19,
+	TF_HOOK_FILE_RECEIVE = 20,
+	TF_HOOK_MMAP_FILE = 21,
+	TF_HOOK_FILE_MPROTECT = 22,
+	TF_HOOK_PATH_NOTIFY = 23,
+	TF_HOOK_SB_MOUNT = 24,
+	TF_HOOK_SB_REMOUNT = 25,
+	TF_HOOK_SB_UMOUNT = 26,
+	TF_HOOK_SB_PIVOTROOT = 27,
+	TF_HOOK_MOVE_MOUNT = 28,
+	TF_HOOK_PATH_CHROOT = 29,
+	TF_HOOK_PTRACE_ACCESS_CHECK = 30,
+	TF_HOOK_PTRACE_TRACEME = 31,
+	TF_HOOK_TASK_KILL = 32,
+	TF_HOOK_FILE_SEND_SIGIOTASK = 33,
+	TF_HOOK_TASK_SETRLIMIT = 34,
+	TF_HOOK_TASK_SETNICE = 35,
+	TF_HOOK_TASK_SETSCHEDULER = 36,
+	TF_HOOK_TASK_SETIOPRIO = 37,
+	TF_HOOK_TASK_ALLOC = 38,
+	TF_HOOK_UNIX_STREAM_CONNECT = 39,
+	TF_HOOK_UNIX_MAY_SEND = 40,
+	TF_HOOK_BPF = 41,
+	TF_HOOK_PERF_EVENT_OPEN = 42,
+	TF_HOOK_KERNEL_MODULE_REQUEST = 43,
+	TF_HOOK_CAPABLE = 44,
+	TF_HOOK_URING_OVERRIDE_CREDS = 45,
+	TF_HOOKS = 46,
 };
 
-/* What was tried, in the words of the engine's ops. */
+/* What was tried, in the words of the engine's ops where it has one. */
 enum tf_op_id {
 	TF_OP_READ = 0,
 	TF_OP_WRITE = 1,
@@ -79,18 +116,32 @@ enum tf_op_id {
 	TF_OP_LINK = 5,
 	TF_OP_RENAME = 6,
 	TF_OP_ATTRIBUTES = 7,
-	TF_OPS = 8,
+	TF_OP_CONNECT = 8,
+	TF_OP_IOCTL = 9,
+	TF_OP_RECEIVE = 10,
+	TF_OP_WATCH = 11,
+	TF_OP_MOUNT = 12,
+	TF_OP_TRACE = 13,
+	TF_OP_SIGNAL = 14,
+	TF_OP_PRIORITY = 15,
+	TF_OP_CGROUP = 16,
+	TF_OP_KERNEL = 17,
+	TF_OPS = 18,
 };
 
 enum tf_jail_flag {
 	TF_JAIL_LIVE = 1,    /* clear: the slot is free; a member that still points at it is denied (no-data) */
 	TF_JAIL_MONITOR = 2, /* nothing is denied, all that would be is an event */
 	TF_JAIL_CANARY = 4,  /* a verification is running: verdicts are counted in tf_canary */
+	TF_JAIL_FOLLOW_MOUNTS = 8, /* what is mounted below a grant belongs to it */
 };
 
 enum tf_event_flag {
 	TF_EVENT_MONITOR = 1,	  /* it would have been denied */
 	TF_EVENT_UNREACHABLE = 2, /* the path ends at a root that is mounted nowhere */
+	TF_EVENT_NO_MOUNT = 8,	  /* the path begins at the file system's root, not the namespace's */
+	TF_EVENT_PROCESS = 16,	  /* the object is the process whose number ino is */
+	TF_EVENT_NO_OBJECT = 32,  /* the operation has no object */
 	TF_EVENT_CUT = 4,	  /* the path is longer or deeper than a record holds: its upper end is missing */
 };
 
@@ -106,7 +157,7 @@ struct tf_jail {
 	__u32 policy;  /* first part of the grants' key: swapping it replaces the whole policy at once */
 	__u32 flags;   /* enum tf_jail_flag */
 	__u32 parent;  /* slot + 1 of the jail around this one; 0: none */
-	__u32 pad;
+	__u32 rights;  /* of the workspace: what it says of executing holds for memory files as well */
 };
 _Static_assert(sizeof(struct tf_jail) == 40, "tf_jail");
 
@@ -133,6 +184,14 @@ struct tf_grant {
 	__u32 rights; /* enum tf_right */
 };
 _Static_assert(sizeof(struct tf_grant) == 16, "tf_grant");
+
+/* The inode of a pseudo terminal in its devpts. */
+struct tf_pty_key {
+	__u64 ino;
+	__u32 dev;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct tf_pty_key) == 16, "tf_pty_key");
 
 /* What tf_learn found behind a descriptor of the calling thread. */
 struct tf_identity {
@@ -199,9 +258,11 @@ struct tf_event {
 	__u16 code;
 	__u16 flags;
 	__u32 path_len;
+	__u32 arg; /* ioctl: the command; signal: its number; capable: the capability */
+	__u32 pad;
 	char comm[16];
 };
-_Static_assert(sizeof(struct tf_event) == 80, "tf_event");
+_Static_assert(sizeof(struct tf_event) == 88, "tf_event");
 
 /* State of the whole enforcer, in global data that the loader maps. */
 struct tf_global {
@@ -212,6 +273,7 @@ struct tf_global {
 	__u32 btrfs_root;		    /* offset of root in struct btrfs_inode */
 	__u32 btrfs_id;			    /* offset of root_key.objectid in struct btrfs_root */
 	__u32 next_policy;		    /* the last policy number given out; none is ever used twice */
+	__u64 attached[2];		    /* bit i: the loader's i-th program exists on this kernel and was attached */
 };
 
 #endif

@@ -86,6 +86,7 @@ struct file {
 	__u32 f_flags;
 	struct inode *f_inode;
 	struct path f_path;
+	void *private_data;
 };
 
 struct fdtable {
@@ -97,6 +98,10 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct upid {
+	int nr;
+};
+
 struct hlist_node {
 	struct hlist_node *next;
 };
@@ -106,20 +111,87 @@ struct hlist_head {
 };
 
 struct pid {
+	__u32 level;
 	struct hlist_head tasks[4];
+	struct upid numbers[1];
 };
+
+struct tty_driver {
+	int major;
+	int minor_start;
+};
+
+struct tty_struct {
+	struct tty_driver *driver;
+	int index;
+	struct tty_struct *link;
+	void *driver_data;
+};
+
+struct tty_file_private {
+	struct tty_struct *tty;
+};
+
+struct signal_struct {
+	struct pid *pids[4];
+	struct tty_struct *tty;
+};
+
+struct cred;
 
 struct task_struct {
 	int pid;
 	int tgid;
+	struct pid *thread_pid;
 	struct hlist_node pid_links[4];
+	const struct cred *real_cred;
+	const struct cred *cred;
 	struct files_struct *files;
+	struct signal_struct *signal;
 	struct css_set *cgroups;
 };
 
+struct ctl_table_header;
+struct ctl_table;
+
 struct proc_inode {
 	struct pid *pid;
+	struct ctl_table_header *sysctl;
+	const struct ctl_table *sysctl_entry;
 	struct inode vfs_inode;
+};
+
+struct user_namespace {
+	int level;
+};
+
+struct iattr {
+	unsigned int ia_valid;
+};
+
+struct vm_area_struct {
+	unsigned long vm_flags;
+	struct file *vm_file;
+};
+
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+};
+
+struct sock {
+	struct sock_cgroup_data sk_cgrp_data;
+};
+
+struct socket {
+	struct sock *sk;
+};
+
+struct unix_address;
+
+struct unix_sock {
+	struct sock sk;
+	struct unix_address *addr;
+	struct path path;
 };
 
 #pragma clang attribute pop
@@ -142,11 +214,24 @@ struct proc_inode {
 #define S_IFMT 00170000
 #define S_IFBLK 0060000
 #define S_IFCHR 0020000
+#define S_IFREG 0100000
 #define S_IFDIR 0040000
+
+#define PROT_EXEC 4
+#define VM_EXEC 4
+#define F_SETOWN 8
+#define F_SETOWN_EX 15
+#define CLONE_INTO_CGROUP 0x200000000ULL
+
+#define ATTR_ATIME_SET (1 << 7)
+#define ATTR_MTIME_SET (1 << 8)
+#define ATTR_TIMES_SET (1 << 16)
+#define ATTR_TOUCH (1 << 17)
 
 /* linux/magic.h, and two that only mm/ and fs/ know */
 #define ANON_INODE_MAGIC 0x09041934
 #define BTRFS_MAGIC 0x9123683E
+#define DEVPTS_MAGIC 0x1cd1
 #define HUGETLBFS_MAGIC 0x958458f6
 #define NSFS_MAGIC 0x6e736673
 #define OVERLAYFS_MAGIC 0x794c7630
@@ -157,6 +242,9 @@ struct proc_inode {
 #define SOCKFS_MAGIC 0x534F434B
 #define TMPFS_MAGIC 0x01021994
 
+/* linux/pid.h: enum pid_type */
 #define PIDTYPE_PID 0
+#define PIDTYPE_TGID 1
+#define PIDTYPE_PGID 2
 
 #endif

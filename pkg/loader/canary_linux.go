@@ -9,6 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -18,66 +21,151 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A canary is one operation that must be denied and one that must work. Each is a row of words that the child
-// understands; %IN and %OUT stand for the folders inside and outside the canary's workspace.
+// A canary proves one hook: an operation that must be denied and, where the hook ever allows one, an operation that
+// must work. The words are those of operations; %IN is the canary's workspace, %OUT a folder outside, %RO one granted
+// to be read, %HOST a process outside, %PEER one in the jail, %CGROUP the root of the cgroups.
 type canary struct {
-	hook        int
-	deny, allow []string
-	errno       unix.Errno
-	// intact checks that the denied operation had no effect.
-	intact func(out string) error
+	hook  string
+	deny  string
+	errno unix.Errno // that the denied one fails with; 0 where the caller is not told
+	allow string     // empty where every jail is denied
+	// others are errnos by which the allowed one may fail for want of something else than permission.
+	others []unix.Errno
+	// before prepares something outside, for the denied and for the allowed operation.
+	before func(*scene, bool) error
+	// intact checks that the denied one had no effect.
+	intact func(*scene) error
+	// namespace: the operation takes a process that is root of a user namespace.
+	namespace bool
+	// optional: where the kernel does not have the operation at all (ENOSYS), there is nothing to deny.
+	optional bool
+	// refusedBefore: this kernel, as it is set up, refuses the operation to every jail by another check before the hook
+	// is asked; then the errno is all there is to see.
+	refusedBefore func() (unix.Errno, bool)
 }
 
+const (
+	eacces = unix.EACCES
+	eperm  = unix.EPERM
+)
+
+var xattrErrnos = []unix.Errno{unix.EOPNOTSUPP, unix.ENODATA}
+
 var canaries = []canary{
-	{hook: 0, deny: []string{"open", "%OUT/file"}, allow: []string{"open", "%IN/file"}},
-	{hook: 1, deny: []string{"mknod", "%OUT/new"}, allow: []string{"mknod", "%IN/new"}, intact: absent("new")},
-	{hook: 2, deny: []string{"mkdir", "%OUT/newdir"}, allow: []string{"mkdir", "%IN/newdir"}, intact: absent("newdir")},
-	{hook: 3, deny: []string{"symlink", "%OUT/link"}, allow: []string{"symlink", "%IN/link"}, intact: absent("link")},
-	{hook: 4, deny: []string{"unlink", "%OUT/file"}, allow: []string{"unlink", "%IN/victim"}, intact: present("file")},
-	{hook: 5, deny: []string{"rmdir", "%OUT/dir"}, allow: []string{"rmdir", "%IN/dir"}, intact: present("dir")},
-	{hook: 6, deny: []string{"link", "%IN/file", "%OUT/hard"}, allow: []string{"link", "%IN/file", "%IN/hard"}, intact: absent("hard")},
-	{hook: 7, deny: []string{"rename", "%IN/file", "%OUT/moved"}, allow: []string{"rename", "%IN/file", "%IN/moved"}, intact: absent("moved")},
-	{hook: 8, deny: []string{"truncate", "%OUT/file"}, allow: []string{"truncate", "%IN/moved"}, intact: sized("file", len(canaryText))},
-	{hook: 9, deny: []string{"chmod", "%OUT/file"}, allow: []string{"chmod", "%IN/moved"}, intact: moded("file", 0o600)},
-	{hook: 10, deny: []string{"chown", "%OUT/file"}, allow: []string{"chown", "%IN/moved"}},
+	{hook: "file_open", deny: "open %OUT/file", errno: eacces, allow: "open %IN/file"},
+	{hook: "path_mknod", deny: "mknod %OUT/new", errno: eacces, allow: "mknod %IN/new", intact: absent("new")},
+	{hook: "path_mkdir", deny: "mkdir %OUT/newdir", errno: eacces, allow: "mkdir %IN/newdir", intact: absent("newdir")},
+	{hook: "path_symlink", deny: "symlink %OUT/link", errno: eacces, allow: "symlink %IN/link", intact: absent("link")},
+	{hook: "path_unlink", deny: "unlink %OUT/file", errno: eacces, allow: "unlink %IN/victim", intact: unchanged},
+	{hook: "path_rmdir", deny: "rmdir %OUT/dir", errno: eacces, allow: "rmdir %IN/dir", intact: present("dir")},
+	{hook: "path_link", deny: "link %IN/file %OUT/hard", errno: eacces, allow: "link %IN/file %IN/hard", intact: absent("hard")},
+	{hook: "path_rename", deny: "rename %IN/hard %OUT/moved", errno: eacces, allow: "rename %IN/hard %IN/moved", intact: absent("moved")},
+	{hook: "path_truncate", deny: "truncate %OUT/file", errno: eacces, allow: "truncate %IN/moved", intact: unchanged},
+	{hook: "path_chmod", deny: "chmod %OUT/file", errno: eacces, allow: "chmod %IN/file", intact: unchanged},
+	{hook: "path_chown", deny: "chown %OUT/file", errno: eacces, allow: "chown %IN/file", intact: unchanged},
+	{hook: "inode_setattr", deny: "utimes %OUT/file", errno: eacces, allow: "utimes %IN/file", intact: unchanged},
+	{hook: "inode_setxattr", deny: "setxattr %OUT/file", errno: eacces, allow: "setxattr %IN/file", others: xattrErrnos},
+	{hook: "inode_removexattr", deny: "removexattr %OUT/file", errno: eacces, allow: "removexattr %IN/file", others: xattrErrnos},
+	{hook: "inode_set_acl", deny: "setacl %OUT/file", errno: eacces, allow: "setacl %IN/file", others: xattrErrnos},
+	{hook: "inode_remove_acl", deny: "removeacl %OUT/file", errno: eacces, allow: "removeacl %IN/file", others: xattrErrnos},
+	{hook: "inode_file_setattr", deny: "filesetattr %OUT/file", errno: eacces, allow: "filesetattr %IN/file", others: xattrErrnos},
+	{hook: "file_ioctl", deny: "ioctl %IN/file 0x80045430", errno: eperm, allow: "ioctl %IN/file 0x541b"},
+	{hook: "file_ioctl_compat", deny: "compat %IN/file 0x80045430", errno: eperm, allow: "compat %IN/file 0x541b",
+		others: []unix.Errno{unix.EFAULT}, optional: true},
+	{hook: "file_fcntl", deny: "setown %IN/file %HOST", errno: eperm, allow: "setown %IN/file 0"},
+	{hook: "file_receive", deny: "receive", errno: eacces, allow: "receive", before: passDescriptor},
+	{hook: "mmap_file", deny: "mapexec %RO/file", errno: eacces, allow: "mapexec %IN/file"},
+	{hook: "file_mprotect", deny: "protect %RO/file", errno: eacces, allow: "protect %IN/file"},
+	{hook: "path_notify", deny: "watch %OUT/file", errno: eacces, allow: "watch %IN/file"},
+	{hook: "sb_mount", deny: "mount %IN/newdir", errno: eperm},
+	{hook: "sb_remount", deny: "remount %IN/mnt", errno: eperm, namespace: true},
+	{hook: "sb_umount", deny: "umount %IN/mnt", errno: eperm, namespace: true},
+	{hook: "sb_pivotroot", deny: "pivot %IN/mnt", errno: eperm, namespace: true},
+	{hook: "move_mount", deny: "movemount %IN/newdir", errno: eperm, namespace: true},
+	{hook: "path_chroot", deny: "chroot %IN", errno: eperm},
+	{hook: "ptrace_access_check", deny: "trace %HOST", errno: eacces, allow: "trace %PEER"},
+	{hook: "ptrace_traceme", deny: "traceme", errno: eperm},
+	{hook: "task_kill", deny: "kill %HOST", errno: eperm, allow: "kill %PEER"},
+	{hook: "file_send_sigiotask", deny: "sigio " + strconv.Itoa(outsideFD), allow: "sigio " + strconv.Itoa(insideFD)},
+	{hook: "task_setrlimit", deny: "setrlimit %HOST", errno: eperm, allow: "setrlimit %PEER"},
+	{hook: "task_setnice", deny: "setnice %HOST", errno: eperm, allow: "setnice %PEER"},
+	{hook: "task_setscheduler", deny: "setscheduler %HOST", errno: eperm, allow: "setscheduler %PEER"},
+	{hook: "task_setioprio", deny: "setioprio %HOST", errno: eperm, allow: "setioprio %PEER"},
+	{hook: "task_alloc", deny: "cgroup %CGROUP", errno: eperm},
+	{hook: "unix_stream_connect", deny: "connect %OUT/stream", errno: eacces, allow: "connect %IN/stream"},
+	{hook: "unix_may_send", deny: "send %OUT/datagram", errno: eacces, allow: "send %IN/datagram"},
+	{hook: "bpf", deny: "bpf", errno: eperm},
+	{hook: "perf_event_open", deny: "perf", errno: eperm, refusedBefore: perfIsForPrivileged},
+	{hook: "kernel_module_request", deny: "family", errno: unix.EAFNOSUPPORT},
+	{hook: "capable", deny: "hostname", errno: eperm},
+	{hook: "uring_override_creds", deny: "personality", errno: eperm, optional: true},
+}
+
+// scene is what the canaries act in: folders on a file system of their own, a jail, and processes.
+type scene struct {
+	in, out, ro   string
+	cgroup        *os.File
+	path          string // of the cgroup
+	socket        int    // the host's end of the socket that descriptors are passed over
+	files         []*os.File
+	child, peer   *canaryChild
+	root          *canaryChild // root of a user namespace
+	replace       *strings.Replacer
+	closeAtTheEnd []func() error
 }
 
 const canaryText = "a canary's secret\n"
 
-func absent(name string) func(string) error {
-	return func(out string) error {
-		if _, err := os.Lstat(filepath.Join(out, name)); !errors.Is(err, fs.ErrNotExist) {
+func absent(name string) func(*scene) error {
+	return func(s *scene) error {
+		if _, err := os.Lstat(filepath.Join(s.out, name)); !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("it made %s all the same", name)
 		}
 		return nil
 	}
 }
 
-func present(name string) func(string) error {
-	return func(out string) error {
-		_, err := os.Lstat(filepath.Join(out, name))
+func present(name string) func(*scene) error {
+	return func(s *scene) error {
+		_, err := os.Lstat(filepath.Join(s.out, name))
 		return err
 	}
 }
 
-func sized(name string, size int) func(string) error {
-	return func(out string) error {
-		fi, err := os.Lstat(filepath.Join(out, name))
-		if err == nil && fi.Size() != int64(size) {
-			err = fmt.Errorf("it changed %s all the same", name)
-		}
+// unchanged: the file outside is as it was laid out.
+func unchanged(s *scene) error {
+	fi, err := os.Lstat(filepath.Join(s.out, "file"))
+	if err != nil {
 		return err
 	}
+	if fi.Size() != int64(len(canaryText)) || fi.Mode() != 0o600 || fi.ModTime().Unix() < 1000 {
+		return errors.New("it changed the file all the same")
+	}
+	return nil
 }
 
-func moded(name string, mode fs.FileMode) func(string) error {
-	return func(out string) error {
-		fi, err := os.Lstat(filepath.Join(out, name))
-		if err == nil && fi.Mode().Perm() != mode {
-			err = fmt.Errorf("it changed %s all the same", name)
-		}
+// perfIsForPrivileged: Debian's kernels know a level 3 at which perf_event_open takes CAP_SYS_ADMIN, which no jail has.
+func perfIsForPrivileged() (unix.Errno, bool) {
+	text, err := os.ReadFile("/proc/sys/kernel/perf_event_paranoid")
+	if err != nil {
+		return 0, false
+	}
+	level, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	return eacces, err == nil && level > 2
+}
+
+// passDescriptor sends the child one for the file outside, or for the one inside.
+func passDescriptor(s *scene, deny bool) error {
+	dir := s.in
+	if deny {
+		dir = s.out
+	}
+	f, err := os.Open(filepath.Join(dir, "file"))
+	if err != nil {
 		return err
 	}
+	defer f.Close()
+	return unix.Sendmsg(s.socket, []byte{0}, unix.UnixRights(int(f.Fd())), nil, 0)
 }
 
 // proveAndReport runs all canaries and records the proof. The caller holds the lock.
@@ -87,8 +175,10 @@ func (e *Enforcer) proveAndReport() engine.EnforcementStatus {
 	if err := e.writeProof(nil); err != nil { // whatever was proven before counts no longer
 		status.Add(engine.MapMismatch, "write proof: "+err.Error())
 	}
-	if err := e.prove(&status); err != nil {
-		status.Add(engine.CanaryFailed, err.Error())
+	if err := e.prove(status.Cgroup.Mount); err != nil {
+		for line := range strings.Lines(err.Error()) {
+			status.Add(engine.CanaryFailed, strings.TrimSpace(line))
+		}
 	}
 	after, _ := e.attached()
 	for i := range after {
@@ -106,80 +196,220 @@ func (e *Enforcer) proveAndReport() engine.EnforcementStatus {
 	return status
 }
 
-// prove makes a fresh cgroup and a fresh jail and has a child try every canary in it.
-func (e *Enforcer) prove(status *engine.EnforcementStatus) (err error) {
-	base, err := os.MkdirTemp(e.opts.StateDir, "canary-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(base)
-	in, out := filepath.Join(base, "in"), filepath.Join(base, "out")
-	if err := layOut(in, out); err != nil {
-		return err
-	}
-	parent := filepath.Join(status.Cgroup.Mount, "thenforce")
-	path := filepath.Join(parent, filepath.Base(base))
-	if err := os.MkdirAll(path, 0o755); err != nil {
-		return fmt.Errorf("make cgroup: %w", err)
-	}
-	defer func() {
-		err = errors.Join(err, removeCgroup(path))
-		os.Remove(parent) // only where nothing else is in it
+// prove runs all canaries on a thread of their own. The thread has its own mount namespace with a fresh file system in
+// it, which is gone with the thread however it ends; so nothing depends on how the host mounts its temporary folders.
+func (e *Enforcer) prove(cgroups string) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked
+		done <- e.proveHere(cgroups)
 	}()
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
+	return <-done
+}
 
+func (e *Enforcer) proveHere(cgroups string) (err error) {
+	s := &scene{}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.layOut(filepath.Join(e.opts.StateDir, "canary")); err != nil {
+		return fmt.Errorf("prepare canaries: %w", err)
+	}
+	if err := s.makeCgroup(cgroups); err != nil {
+		return fmt.Errorf("prepare canaries: %w", err)
+	}
 	open, closeAll, err := canaryObjects()
 	if err != nil {
 		return err
 	}
 	defer closeAll()
 	jail, err := e.createJail(JailSpec{
-		Cgroup: dir, CgroupPath: path, Open: open, flags: uint32(enforcerTfJailFlagTF_JAIL_CANARY),
+		Cgroup: s.cgroup, CgroupPath: s.path, Open: open, flags: uint32(enforcerTfJailFlagTF_JAIL_CANARY),
 		Sets: engine.AllowedSets{
-			Workspace: engine.WorkspaceIdentity{CanonicalRoot: in},
-			Objects:   []engine.Object{{Path: in, Rights: allRights, Source: engine.SourceWorkspace}},
+			Workspace: engine.WorkspaceIdentity{CanonicalRoot: s.in},
+			Objects: []engine.Object{
+				{Path: s.in, Rights: engine.AllRights, Source: engine.SourceWorkspace},
+				{Path: s.ro, Rights: engine.Read, Source: engine.SourcePolicy},
+			},
 		},
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.dropLocked(jail.slot, jail.id, jail.Grants)) }()
-
-	child, err := startCanary(dir)
-	if err != nil {
+	if err := s.startChildren(cgroups); err != nil {
 		return err
 	}
-	replace := strings.NewReplacer("%IN", in, "%OUT", out)
 	var failed []error
 	for _, c := range canaries {
-		if err := e.try(child, c, replace, out); err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", hookNames[c.hook], err))
+		if i := slices.IndexFunc(attachments, func(a attachment) bool { return a.name == c.hook }); i < 0 || !e.expected(i) {
+			continue
+		}
+		if err := e.try(s, c); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", c.hook, err))
 		}
 	}
-	failed = append(failed, child.stop())
-	failed = append(failed, e.proveInheritance(path, out))
+	failed = append(failed, e.proveInheritance(s), e.proveTerminals(s))
 	return errors.Join(failed...)
 }
 
-const allRights = engine.Read | engine.Write | engine.Create | engine.Delete | engine.Exec | engine.Connect
-
-// layOut makes what the canaries work on.
-func layOut(in, out string) error {
-	for _, dir := range []string{in, out} {
-		if err := os.MkdirAll(filepath.Join(dir, "dir"), 0o700); err != nil {
-			return err
+// layOut makes a file system, visible to this thread only, and what the canaries work on.
+func (s *scene) layOut(base string) error {
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("unshare mounts: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := os.MkdirAll(base, 0o700); err != nil {
+		return err
+	}
+	if err := unix.Mount("thenforce", base, "tmpfs", unix.MS_NOSUID, "size=4m,mode=0700"); err != nil {
+		return fmt.Errorf("mount tmpfs on %s: %w", base, err)
+	}
+	s.in, s.out, s.ro = filepath.Join(base, "in"), filepath.Join(base, "out"), filepath.Join(base, "ro")
+	for _, dir := range []string{s.in, s.out, s.ro} {
+		for _, sub := range []string{"dir", "mnt"} {
+			if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
+				return err
+			}
 		}
 		for _, name := range []string{"file", "victim"} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(canaryText), 0o600); err != nil {
 				return err
 			}
 		}
+		if err := s.listen(dir); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// listen makes sockets that nobody serves: to connect or send to them succeeds all the same.
+func (s *scene) listen(dir string) error {
+	for name, kind := range map[string]int{"stream": unix.SOCK_STREAM, "datagram": unix.SOCK_DGRAM} {
+		fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		s.closeAtTheEnd = append(s.closeAtTheEnd, func() error { return unix.Close(fd) })
+		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(dir, name)}); err != nil {
+			return fmt.Errorf("bind socket: %w", err)
+		}
+		if kind == unix.SOCK_STREAM {
+			if err := unix.Listen(fd, 8); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *scene) makeCgroup(mount string) error {
+	parent := filepath.Join(mount, "thenforce")
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
+	s.path = filepath.Join(parent, fmt.Sprintf("canary-%d", os.Getpid()))
+	if err := os.Mkdir(s.path, 0o755); err != nil {
+		return err
+	}
+	s.closeAtTheEnd = append(s.closeAtTheEnd, func() error {
+		err := removeCgroup(s.path)
+		os.Remove(parent) // only where nothing else is in it
+		return err
+	})
+	var err error
+	s.cgroup, err = os.Open(s.path)
+	return err
+}
+
+// startChildren starts the process that tries, its peer in the jail, and one that is root of a user namespace and
+// enters the jail once it has mounted something.
+func (s *scene) startChildren(cgroups string) error {
+	var err error
+	if s.peer, err = startCanary(s.cgroup, nil, nil); err != nil {
+		return err
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	s.socket = pair[0]
+	s.closeAtTheEnd = append(s.closeAtTheEnd, func() error { return unix.Close(s.socket) })
+	extra := []*os.File{os.NewFile(uintptr(pair[1]), "socket")}
+	for _, owner := range []int{os.Getpid(), s.peer.cmd.Process.Pid} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		s.files = append(s.files, r)
+		extra = append(extra, w)
+		if err := askForSignals(r, owner); err != nil {
+			return err
+		}
+	}
+	s.child, err = startCanary(s.cgroup, extra, nil)
+	for _, f := range extra {
+		f.Close()
+	}
+	if err != nil {
+		return err
+	}
+	if s.root, err = startCanary(nil, nil, &syscall.SysProcAttr{
+		Setpgid: true, Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{Size: 1}}, GidMappings: []syscall.SysProcIDMap{{Size: 1}},
+	}); err != nil {
+		return err
+	}
+	if errno, err := s.root.do([]string{"setup", filepath.Join(s.in, "mnt")}); err != nil || errno != noErrno {
+		return fmt.Errorf("mount in a user namespace: %s %w", errnoName(errno), err)
+	}
+	if err := os.WriteFile(filepath.Join(s.path, "cgroup.procs"), []byte(strconv.Itoa(s.root.cmd.Process.Pid)), 0); err != nil {
+		return err
+	}
+	s.replace = strings.NewReplacer("%IN", s.in, "%OUT", s.out, "%RO", s.ro, "%CGROUP", cgroups,
+		"%HOST", strconv.Itoa(os.Getpid()), "%PEER", strconv.Itoa(s.peer.cmd.Process.Pid))
+	return nil
+}
+
+// askForSignals has the kernel send SIGIO to owner when there is something to read. (Go ignores SIGIO.)
+func askForSignals(f *os.File, owner int) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)
+		if err == nil {
+			_, err = unix.FcntlInt(fd, unix.F_SETOWN, owner)
+		}
+		if err == nil {
+			_, err = unix.FcntlInt(fd, unix.F_SETFL, flags|unix.O_ASYNC)
+		}
+		failed = err
+	})
+	return errors.Join(err, failed)
+}
+
+// close ends the children and removes what was made outside the thread's own file system.
+func (s *scene) close() error {
+	var errs []error
+	for _, c := range []*canaryChild{s.child, s.peer, s.root} {
+		if c != nil {
+			errs = append(errs, c.stop())
+		}
+	}
+	for _, f := range s.files {
+		f.Close()
+	}
+	if s.cgroup != nil {
+		s.cgroup.Close()
+	}
+	for _, f := range slices.Backward(s.closeAtTheEnd) {
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
 }
 
 // canaryObjects grants what the child needs to run at all: this very program, and the libraries it may be linked to.
@@ -205,62 +435,99 @@ func canaryObjects() (open []OpenObject, closeAll func(), err error) {
 }
 
 // try runs one pair and compares the child's errnos and the kernel's counters.
-func (e *Enforcer) try(child *canaryChild, c canary, replace *strings.Replacer, out string) error {
-	want := c.errno
-	if want == 0 {
-		want = unix.EACCES
+func (e *Enforcer) try(s *scene, c canary) error {
+	child := s.child
+	switch {
+	case c.namespace:
+		child = s.root
+	case c.hook == "file_ioctl_compat":
+		// A kernel that runs no 32-bit programs kills who tries: look with somebody else first.
+		probe, err := startCanary(nil, nil, nil)
+		if err != nil {
+			return err
+		}
+		_, err = probe.do(words(s, c.allow))
+		probe.stop()
+		if err != nil {
+			return nil
+		}
 	}
-	for _, half := range []struct {
-		words         []string
-		errno         unix.Errno
-		allow, denied uint64
-	}{
-		{c.deny, want, 0, 1},
-		{c.allow, 0, 1, 0},
-	} {
-		var words []string
-		for _, w := range half.words {
-			words = append(words, replace.Replace(w))
+	errno, counted, err := e.attempt(s, c, child, true)
+	if err != nil {
+		return err
+	}
+	if c.optional && errno == unix.ENOSYS {
+		return nil
+	}
+	if c.refusedBefore != nil && counted == (enforcerTfCanaryCount{}) {
+		if first, ok := c.refusedBefore(); ok && errno == first {
+			return nil
 		}
-		before, err := e.canaryCount(c.hook)
-		if err != nil {
-			return err
+	}
+	if errno != c.errno {
+		return fmt.Errorf("%s: got %s, want %s", c.deny, errnoName(errno), errnoName(c.errno))
+	}
+	if counted != (enforcerTfCanaryCount{Denied: 1}) {
+		return fmt.Errorf("%s: the program counted %d allowed and %d denied, want 0 and 1", c.deny, counted.Allowed, counted.Denied)
+	}
+	if c.intact != nil {
+		if err := c.intact(s); err != nil {
+			return fmt.Errorf("%s: %w", c.deny, err)
 		}
-		got, err := child.do(words)
-		if err != nil {
-			return err
-		}
-		after, err := e.canaryCount(c.hook)
-		if err != nil {
-			return err
-		}
-		what := strings.Join(half.words, " ")
-		if got != half.errno {
-			return fmt.Errorf("%s: got %s, want %s", what, errnoName(got), errnoName(half.errno))
-		}
-		if after.Allowed-before.Allowed != half.allow || after.Denied-before.Denied != half.denied {
-			return fmt.Errorf("%s: the program counted %d allowed and %d denied, want %d and %d", what,
-				after.Allowed-before.Allowed, after.Denied-before.Denied, half.allow, half.denied)
-		}
-		if half.denied == 1 && c.intact != nil {
-			if err := c.intact(out); err != nil {
-				return fmt.Errorf("%s: %w", what, err)
-			}
-		}
+	}
+	if c.allow == "" {
+		return nil
+	}
+	errno, counted, err = e.attempt(s, c, child, false)
+	if err != nil {
+		return err
+	}
+	if errno != noErrno && !slices.Contains(c.others, errno) {
+		return fmt.Errorf("%s: got %s, want success", c.allow, errnoName(errno))
+	}
+	if counted != (enforcerTfCanaryCount{Allowed: 1}) {
+		return fmt.Errorf("%s: the program counted %d allowed and %d denied, want 1 and 0", c.allow, counted.Allowed, counted.Denied)
 	}
 	return nil
 }
 
-func (e *Enforcer) canaryCount(hook int) (enforcerTfCanaryCount, error) {
+func words(s *scene, operation string) []string { return strings.Fields(s.replace.Replace(operation)) }
+
+// attempt has the child try one half and says what the kernel's counter moved by.
+func (e *Enforcer) attempt(s *scene, c canary, child *canaryChild, deny bool) (unix.Errno, enforcerTfCanaryCount, error) {
+	var none enforcerTfCanaryCount
+	operation := c.allow
+	if deny {
+		operation = c.deny
+	}
+	if c.before != nil {
+		if err := c.before(s, deny); err != nil {
+			return 0, none, err
+		}
+	}
+	hook := uint32(slices.Index(hookNames[:], c.hook))
+	before, err := e.canaryCount(hook)
+	if err != nil {
+		return 0, none, err
+	}
+	errno, err := child.do(words(s, operation))
+	if err != nil {
+		return 0, none, fmt.Errorf("%s: %w", operation, err)
+	}
+	after, err := e.canaryCount(hook)
+	return errno, enforcerTfCanaryCount{Allowed: after.Allowed - before.Allowed, Denied: after.Denied - before.Denied}, err
+}
+
+func (e *Enforcer) canaryCount(hook uint32) (enforcerTfCanaryCount, error) {
 	var count enforcerTfCanaryCount
-	err := e.canary.Lookup(uint32(hook), &count)
+	err := e.canary.Lookup(hook, &count)
 	return count, err
 }
 
 // proveInheritance makes a child cgroup of the jailed one: a task in it must be denied, and once it is removed the
 // kernel must have forgotten it.
-func (e *Enforcer) proveInheritance(path, out string) error {
-	sub := filepath.Join(path, "sub")
+func (e *Enforcer) proveInheritance(s *scene) error {
+	sub := filepath.Join(s.path, "sub")
 	if err := os.Mkdir(sub, 0o755); err != nil {
 		return fmt.Errorf("cgroup_mkdir: %w", err)
 	}
@@ -274,12 +541,12 @@ func (e *Enforcer) proveInheritance(path, out string) error {
 		return errors.Join(err, removeCgroup(sub))
 	}
 	tried := func() error {
-		child, err := startCanary(dir)
+		child, err := startCanary(dir, nil, nil)
 		if err != nil {
 			return err
 		}
-		errno, err := child.do([]string{"open", filepath.Join(out, "file")})
-		if err == nil && errno != unix.EACCES {
+		errno, err := child.do([]string{"open", filepath.Join(s.out, "file")})
+		if err == nil && errno != eacces {
 			err = fmt.Errorf("a task in a new child cgroup got %s, want EACCES", errnoName(errno))
 		}
 		return errors.Join(err, child.stop())
@@ -297,6 +564,44 @@ func (e *Enforcer) proveInheritance(path, out string) error {
 	return tried
 }
 
+// proveTerminals: an entry for a pseudo terminal has to go when the terminal does, or its number would be somebody
+// else's one day.
+func (e *Enforcer) proveTerminals(*scene) error {
+	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil // a host without pseudo terminals has none to confuse
+	}
+	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		unix.Close(master)
+		return fmt.Errorf("devpts_pty_kill: unlock a terminal: %w", err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), unix.O_PATH, 0)
+	if err != nil {
+		unix.Close(master)
+		return nil // another devpts than this namespace's
+	}
+	id, err := e.Learn(slave)
+	slave.Close()
+	key := enforcerTfPtyKey{Ino: id.Inode, Dev: uint32(id.Device)}
+	if err == nil {
+		err = e.ptys.Put(key, uint64(1))
+	}
+	unix.Close(master)
+	if err != nil {
+		return fmt.Errorf("devpts_pty_kill: %w", err)
+	}
+	var owner uint64
+	if err := e.ptys.Lookup(key, &owner); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		e.ptys.Delete(key)
+		return fmt.Errorf("devpts_pty_kill: a terminal that is gone still belongs to a jail (%v)", err)
+	}
+	return nil
+}
+
 // removeCgroup removes an empty cgroup. Tasks that were just waited for may take a moment to leave it.
 func removeCgroup(path string) error {
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -310,69 +615,7 @@ func removeCgroup(path string) error {
 	}
 }
 
-// ---- the child ----
-
-// canaryName is the argv[0] that turns a program which imports this package into the canary's child.
-const canaryName = "thenforce-canary"
-
-func init() {
-	if len(os.Args) > 0 && os.Args[0] == canaryName {
-		canaryMain()
-	}
-}
-
-// canaryMain does what it reads, a line each, and answers each with an errno. Words are split at tabs.
-func canaryMain() {
-	in := bufio.NewScanner(os.Stdin)
-	for in.Scan() {
-		fmt.Println(int(perform(strings.Split(in.Text(), "\t"))))
-	}
-	os.Exit(0)
-}
-
-func perform(words []string) unix.Errno {
-	arg := func(i int) string {
-		if i < len(words) {
-			return words[i]
-		}
-		return ""
-	}
-	var err error
-	switch words[0] {
-	case "ready":
-	case "open":
-		var fd int
-		if fd, err = unix.Open(arg(1), unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-			unix.Close(fd)
-		}
-	case "mknod":
-		err = unix.Mknod(arg(1), unix.S_IFREG|0o600, 0)
-	case "mkdir":
-		err = unix.Mkdir(arg(1), 0o700)
-	case "symlink":
-		err = unix.Symlink("target", arg(1))
-	case "unlink":
-		err = unix.Unlink(arg(1))
-	case "rmdir":
-		err = unix.Rmdir(arg(1))
-	case "link":
-		err = unix.Link(arg(1), arg(2))
-	case "rename":
-		err = unix.Rename(arg(1), arg(2))
-	case "truncate":
-		err = unix.Truncate(arg(1), 0)
-	case "chmod":
-		err = unix.Chmod(arg(1), 0o640)
-	case "chown":
-		err = unix.Chown(arg(1), os.Getuid(), os.Getgid())
-	default:
-		return unix.ENOSYS
-	}
-	var errno unix.Errno
-	errors.As(err, &errno)
-	return errno
-}
-
+// canaryChild is a process that does what it is told; see canaryMain.
 type canaryChild struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -382,12 +625,19 @@ type canaryChild struct {
 }
 
 // canaryTime bounds one child; an emulated guest needs seconds.
-const canaryTime = 2 * time.Minute
+const canaryTime = 3 * time.Minute
 
-func startCanary(cgroup *os.File) (*canaryChild, error) {
+// startCanary starts a child, in a cgroup where one is given.
+func startCanary(cgroup *os.File, extra []*os.File, attr *syscall.SysProcAttr) (*canaryChild, error) {
+	if attr == nil {
+		attr = &syscall.SysProcAttr{Setpgid: true}
+	}
+	if cgroup != nil {
+		attr.UseCgroupFD, attr.CgroupFD = true, int(cgroup.Fd())
+	}
 	c := &canaryChild{cmd: &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{canaryName}, Env: []string{}, Dir: "/",
-		SysProcAttr: &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd()), Setpgid: true},
+		Path: "/proc/self/exe", Args: []string{canaryName}, Dir: "/", ExtraFiles: extra, SysProcAttr: attr,
+		Env: []string{"GODEBUG=asyncpreemptoff=1"}, // the runtime's own signals would be counted
 	}}
 	c.cmd.Stderr = &c.stderr
 	var err error
@@ -415,7 +665,7 @@ func (c *canaryChild) do(words []string) (unix.Errno, error) {
 		return 0, fmt.Errorf("ask canary: %w", err)
 	}
 	if !c.out.Scan() {
-		return 0, fmt.Errorf("canary ended: %s", strings.TrimSpace(c.stderr.String()))
+		return 0, fmt.Errorf("canary ended: %.200s", strings.TrimSpace(c.stderr.String()))
 	}
 	var errno int
 	if _, err := fmt.Sscan(c.out.Text(), &errno); err != nil {
@@ -429,7 +679,7 @@ func (c *canaryChild) stop() error {
 	err := c.cmd.Wait()
 	c.timer.Stop()
 	if err != nil {
-		return fmt.Errorf("canary: %w: %s", err, strings.TrimSpace(c.stderr.String()))
+		return fmt.Errorf("canary: %w: %.200s", err, strings.TrimSpace(c.stderr.String()))
 	}
 	return nil
 }

@@ -55,6 +55,8 @@ type enforcerTfEvent struct {
 	Code    uint16
 	Flags   uint16
 	PathLen uint32
+	Arg     uint32
+	Pad     uint32
 	Comm    [16]int8
 }
 
@@ -63,6 +65,9 @@ type enforcerTfEventFlag uint32
 const (
 	enforcerTfEventFlagTF_EVENT_MONITOR     enforcerTfEventFlag = 1
 	enforcerTfEventFlagTF_EVENT_UNREACHABLE enforcerTfEventFlag = 2
+	enforcerTfEventFlagTF_EVENT_NO_MOUNT    enforcerTfEventFlag = 8
+	enforcerTfEventFlagTF_EVENT_PROCESS     enforcerTfEventFlag = 16
+	enforcerTfEventFlagTF_EVENT_NO_OBJECT   enforcerTfEventFlag = 32
 	enforcerTfEventFlagTF_EVENT_CUT         enforcerTfEventFlag = 4
 )
 
@@ -75,6 +80,7 @@ type enforcerTfGlobal struct {
 	BtrfsRoot  uint32
 	BtrfsId    uint32
 	NextPolicy uint32
+	Attached   [2]uint64
 }
 
 type enforcerTfGrant struct {
@@ -95,18 +101,53 @@ type enforcerTfGrantKey struct {
 type enforcerTfHook uint32
 
 const (
-	enforcerTfHookTF_HOOK_FILE_OPEN     enforcerTfHook = 0
-	enforcerTfHookTF_HOOK_PATH_MKNOD    enforcerTfHook = 1
-	enforcerTfHookTF_HOOK_PATH_MKDIR    enforcerTfHook = 2
-	enforcerTfHookTF_HOOK_PATH_SYMLINK  enforcerTfHook = 3
-	enforcerTfHookTF_HOOK_PATH_UNLINK   enforcerTfHook = 4
-	enforcerTfHookTF_HOOK_PATH_RMDIR    enforcerTfHook = 5
-	enforcerTfHookTF_HOOK_PATH_LINK     enforcerTfHook = 6
-	enforcerTfHookTF_HOOK_PATH_RENAME   enforcerTfHook = 7
-	enforcerTfHookTF_HOOK_PATH_TRUNCATE enforcerTfHook = 8
-	enforcerTfHookTF_HOOK_PATH_CHMOD    enforcerTfHook = 9
-	enforcerTfHookTF_HOOK_PATH_CHOWN    enforcerTfHook = 10
-	enforcerTfHookTF_HOOKS              enforcerTfHook = 11
+	enforcerTfHookTF_HOOK_FILE_OPEN             enforcerTfHook = 0
+	enforcerTfHookTF_HOOK_PATH_MKNOD            enforcerTfHook = 1
+	enforcerTfHookTF_HOOK_PATH_MKDIR            enforcerTfHook = 2
+	enforcerTfHookTF_HOOK_PATH_SYMLINK          enforcerTfHook = 3
+	enforcerTfHookTF_HOOK_PATH_UNLINK           enforcerTfHook = 4
+	enforcerTfHookTF_HOOK_PATH_RMDIR            enforcerTfHook = 5
+	enforcerTfHookTF_HOOK_PATH_LINK             enforcerTfHook = 6
+	enforcerTfHookTF_HOOK_PATH_RENAME           enforcerTfHook = 7
+	enforcerTfHookTF_HOOK_PATH_TRUNCATE         enforcerTfHook = 8
+	enforcerTfHookTF_HOOK_PATH_CHMOD            enforcerTfHook = 9
+	enforcerTfHookTF_HOOK_PATH_CHOWN            enforcerTfHook = 10
+	enforcerTfHookTF_HOOK_INODE_SETATTR         enforcerTfHook = 11
+	enforcerTfHookTF_HOOK_INODE_SETXATTR        enforcerTfHook = 12
+	enforcerTfHookTF_HOOK_INODE_REMOVEXATTR     enforcerTfHook = 13
+	enforcerTfHookTF_HOOK_INODE_SET_ACL         enforcerTfHook = 14
+	enforcerTfHookTF_HOOK_INODE_REMOVE_ACL      enforcerTfHook = 15
+	enforcerTfHookTF_HOOK_INODE_FILE_SETATTR    enforcerTfHook = 16
+	enforcerTfHookTF_HOOK_FILE_IOCTL            enforcerTfHook = 17
+	enforcerTfHookTF_HOOK_FILE_IOCTL_COMPAT     enforcerTfHook = 18
+	enforcerTfHookTF_HOOK_FILE_FCNTL            enforcerTfHook = 19
+	enforcerTfHookTF_HOOK_FILE_RECEIVE          enforcerTfHook = 20
+	enforcerTfHookTF_HOOK_MMAP_FILE             enforcerTfHook = 21
+	enforcerTfHookTF_HOOK_FILE_MPROTECT         enforcerTfHook = 22
+	enforcerTfHookTF_HOOK_PATH_NOTIFY           enforcerTfHook = 23
+	enforcerTfHookTF_HOOK_SB_MOUNT              enforcerTfHook = 24
+	enforcerTfHookTF_HOOK_SB_REMOUNT            enforcerTfHook = 25
+	enforcerTfHookTF_HOOK_SB_UMOUNT             enforcerTfHook = 26
+	enforcerTfHookTF_HOOK_SB_PIVOTROOT          enforcerTfHook = 27
+	enforcerTfHookTF_HOOK_MOVE_MOUNT            enforcerTfHook = 28
+	enforcerTfHookTF_HOOK_PATH_CHROOT           enforcerTfHook = 29
+	enforcerTfHookTF_HOOK_PTRACE_ACCESS_CHECK   enforcerTfHook = 30
+	enforcerTfHookTF_HOOK_PTRACE_TRACEME        enforcerTfHook = 31
+	enforcerTfHookTF_HOOK_TASK_KILL             enforcerTfHook = 32
+	enforcerTfHookTF_HOOK_FILE_SEND_SIGIOTASK   enforcerTfHook = 33
+	enforcerTfHookTF_HOOK_TASK_SETRLIMIT        enforcerTfHook = 34
+	enforcerTfHookTF_HOOK_TASK_SETNICE          enforcerTfHook = 35
+	enforcerTfHookTF_HOOK_TASK_SETSCHEDULER     enforcerTfHook = 36
+	enforcerTfHookTF_HOOK_TASK_SETIOPRIO        enforcerTfHook = 37
+	enforcerTfHookTF_HOOK_TASK_ALLOC            enforcerTfHook = 38
+	enforcerTfHookTF_HOOK_UNIX_STREAM_CONNECT   enforcerTfHook = 39
+	enforcerTfHookTF_HOOK_UNIX_MAY_SEND         enforcerTfHook = 40
+	enforcerTfHookTF_HOOK_BPF                   enforcerTfHook = 41
+	enforcerTfHookTF_HOOK_PERF_EVENT_OPEN       enforcerTfHook = 42
+	enforcerTfHookTF_HOOK_KERNEL_MODULE_REQUEST enforcerTfHook = 43
+	enforcerTfHookTF_HOOK_CAPABLE               enforcerTfHook = 44
+	enforcerTfHookTF_HOOK_URING_OVERRIDE_CREDS  enforcerTfHook = 45
+	enforcerTfHookTF_HOOKS                      enforcerTfHook = 46
 )
 
 type enforcerTfIdentity struct {
@@ -128,15 +169,16 @@ type enforcerTfJail struct {
 	Policy  uint32
 	Flags   uint32
 	Parent  uint32
-	Pad     uint32
+	Rights  uint32
 }
 
 type enforcerTfJailFlag uint32
 
 const (
-	enforcerTfJailFlagTF_JAIL_LIVE    enforcerTfJailFlag = 1
-	enforcerTfJailFlagTF_JAIL_MONITOR enforcerTfJailFlag = 2
-	enforcerTfJailFlagTF_JAIL_CANARY  enforcerTfJailFlag = 4
+	enforcerTfJailFlagTF_JAIL_LIVE          enforcerTfJailFlag = 1
+	enforcerTfJailFlagTF_JAIL_MONITOR       enforcerTfJailFlag = 2
+	enforcerTfJailFlagTF_JAIL_CANARY        enforcerTfJailFlag = 4
+	enforcerTfJailFlagTF_JAIL_FOLLOW_MOUNTS enforcerTfJailFlag = 8
 )
 
 type enforcerTfLearning struct {
@@ -154,9 +196,11 @@ const (
 	enforcerTfLimitTF_MAX_JAILS    enforcerTfLimit = 4096
 	enforcerTfLimitTF_MAX_CGROUPS  enforcerTfLimit = 65536
 	enforcerTfLimitTF_MAX_GRANTS   enforcerTfLimit = 131072
+	enforcerTfLimitTF_MAX_PTYS     enforcerTfLimit = 65536
 	enforcerTfLimitTF_MEMBER_BITS  enforcerTfLimit = 65536
 	enforcerTfLimitTF_MAX_DEPTH    enforcerTfLimit = 4096
 	enforcerTfLimitTF_MAX_NESTING  enforcerTfLimit = 64
+	enforcerTfLimitTF_MAX_INNER    enforcerTfLimit = 4
 	enforcerTfLimitTF_EVENT_BYTES  enforcerTfLimit = 4194304
 	enforcerTfLimitTF_PATH_SHORT   enforcerTfLimit = 256
 	enforcerTfLimitTF_PATH_LONG    enforcerTfLimit = 4096
@@ -183,7 +227,17 @@ const (
 	enforcerTfOpIdTF_OP_LINK       enforcerTfOpId = 5
 	enforcerTfOpIdTF_OP_RENAME     enforcerTfOpId = 6
 	enforcerTfOpIdTF_OP_ATTRIBUTES enforcerTfOpId = 7
-	enforcerTfOpIdTF_OPS           enforcerTfOpId = 8
+	enforcerTfOpIdTF_OP_CONNECT    enforcerTfOpId = 8
+	enforcerTfOpIdTF_OP_IOCTL      enforcerTfOpId = 9
+	enforcerTfOpIdTF_OP_RECEIVE    enforcerTfOpId = 10
+	enforcerTfOpIdTF_OP_WATCH      enforcerTfOpId = 11
+	enforcerTfOpIdTF_OP_MOUNT      enforcerTfOpId = 12
+	enforcerTfOpIdTF_OP_TRACE      enforcerTfOpId = 13
+	enforcerTfOpIdTF_OP_SIGNAL     enforcerTfOpId = 14
+	enforcerTfOpIdTF_OP_PRIORITY   enforcerTfOpId = 15
+	enforcerTfOpIdTF_OP_CGROUP     enforcerTfOpId = 16
+	enforcerTfOpIdTF_OP_KERNEL     enforcerTfOpId = 17
+	enforcerTfOpIdTF_OPS           enforcerTfOpId = 18
 )
 
 type enforcerTfProof struct {
@@ -203,6 +257,13 @@ type enforcerTfProofEntry struct {
 	Tag     uint64
 }
 
+type enforcerTfPtyKey struct {
+	_   structs.HostLayout
+	Ino uint64
+	Dev uint32
+	Pad uint32
+}
+
 type enforcerTfRight uint32
 
 const (
@@ -218,37 +279,77 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	enforcerMapTfCanary        = "tf_canary"
-	enforcerMapTfEvents        = "tf_events"
-	enforcerMapTfGrants        = "tf_grants"
-	enforcerMapTfJails         = "tf_jails"
-	enforcerMapTfMembers       = "tf_members"
-	enforcerMapTfProofs        = "tf_proofs"
-	enforcerMapTfRuns          = "tf_runs"
-	enforcerProgTfCgroupMkdir  = "tf_cgroup_mkdir"
-	enforcerProgTfCgroupRmdir  = "tf_cgroup_rmdir"
-	enforcerProgTfFileOpen     = "tf_file_open"
-	enforcerProgTfLearn        = "tf_learn"
-	enforcerProgTfPathChmod    = "tf_path_chmod"
-	enforcerProgTfPathChown    = "tf_path_chown"
-	enforcerProgTfPathLink     = "tf_path_link"
-	enforcerProgTfPathMkdir    = "tf_path_mkdir"
-	enforcerProgTfPathMknod    = "tf_path_mknod"
-	enforcerProgTfPathRename   = "tf_path_rename"
-	enforcerProgTfPathRmdir    = "tf_path_rmdir"
-	enforcerProgTfPathSymlink  = "tf_path_symlink"
-	enforcerProgTfPathTruncate = "tf_path_truncate"
-	enforcerProgTfPathUnlink   = "tf_path_unlink"
-	enforcerVarTfState         = "tf_state"
-	enforcerVarUnusedCode      = "unused_code"
-	enforcerVarUnusedEvent     = "unused_event"
-	enforcerVarUnusedEventFlag = "unused_event_flag"
-	enforcerVarUnusedHook      = "unused_hook"
-	enforcerVarUnusedJailFlag  = "unused_jail_flag"
-	enforcerVarUnusedLearn     = "unused_learn"
-	enforcerVarUnusedLimit     = "unused_limit"
-	enforcerVarUnusedOp        = "unused_op"
-	enforcerVarUnusedRight     = "unused_right"
+	enforcerMapTfCanary               = "tf_canary"
+	enforcerMapTfEvents               = "tf_events"
+	enforcerMapTfGrants               = "tf_grants"
+	enforcerMapTfJails                = "tf_jails"
+	enforcerMapTfMembers              = "tf_members"
+	enforcerMapTfProofs               = "tf_proofs"
+	enforcerMapTfPtys                 = "tf_ptys"
+	enforcerMapTfRuns                 = "tf_runs"
+	enforcerProgTfBpf                 = "tf_bpf"
+	enforcerProgTfBpfKernelArg        = "tf_bpf_kernel_arg"
+	enforcerProgTfCapable             = "tf_capable"
+	enforcerProgTfCgroupMkdir         = "tf_cgroup_mkdir"
+	enforcerProgTfCgroupRmdir         = "tf_cgroup_rmdir"
+	enforcerProgTfDevptsPtyKill       = "tf_devpts_pty_kill"
+	enforcerProgTfFileFcntl           = "tf_file_fcntl"
+	enforcerProgTfFileIoctl           = "tf_file_ioctl"
+	enforcerProgTfFileIoctlCompat     = "tf_file_ioctl_compat"
+	enforcerProgTfFileMprotect        = "tf_file_mprotect"
+	enforcerProgTfFileOpen            = "tf_file_open"
+	enforcerProgTfFileReceive         = "tf_file_receive"
+	enforcerProgTfFileSendSigiotask   = "tf_file_send_sigiotask"
+	enforcerProgTfInodeFileSetattr    = "tf_inode_file_setattr"
+	enforcerProgTfInodeRemoveAcl      = "tf_inode_remove_acl"
+	enforcerProgTfInodeRemovexattr    = "tf_inode_removexattr"
+	enforcerProgTfInodeSetAcl         = "tf_inode_set_acl"
+	enforcerProgTfInodeSetattr        = "tf_inode_setattr"
+	enforcerProgTfInodeSetattrOld     = "tf_inode_setattr_old"
+	enforcerProgTfInodeSetxattr       = "tf_inode_setxattr"
+	enforcerProgTfKernelModuleRequest = "tf_kernel_module_request"
+	enforcerProgTfLearn               = "tf_learn"
+	enforcerProgTfMmapFile            = "tf_mmap_file"
+	enforcerProgTfMoveMount           = "tf_move_mount"
+	enforcerProgTfPathChmod           = "tf_path_chmod"
+	enforcerProgTfPathChown           = "tf_path_chown"
+	enforcerProgTfPathChroot          = "tf_path_chroot"
+	enforcerProgTfPathLink            = "tf_path_link"
+	enforcerProgTfPathMkdir           = "tf_path_mkdir"
+	enforcerProgTfPathMknod           = "tf_path_mknod"
+	enforcerProgTfPathNotify          = "tf_path_notify"
+	enforcerProgTfPathRename          = "tf_path_rename"
+	enforcerProgTfPathRmdir           = "tf_path_rmdir"
+	enforcerProgTfPathSymlink         = "tf_path_symlink"
+	enforcerProgTfPathTruncate        = "tf_path_truncate"
+	enforcerProgTfPathUnlink          = "tf_path_unlink"
+	enforcerProgTfPerfEventOpen       = "tf_perf_event_open"
+	enforcerProgTfPerfEventOpenOld    = "tf_perf_event_open_old"
+	enforcerProgTfPtraceAccessCheck   = "tf_ptrace_access_check"
+	enforcerProgTfPtraceTraceme       = "tf_ptrace_traceme"
+	enforcerProgTfSbMount             = "tf_sb_mount"
+	enforcerProgTfSbPivotroot         = "tf_sb_pivotroot"
+	enforcerProgTfSbRemount           = "tf_sb_remount"
+	enforcerProgTfSbUmount            = "tf_sb_umount"
+	enforcerProgTfTaskAlloc           = "tf_task_alloc"
+	enforcerProgTfTaskKill            = "tf_task_kill"
+	enforcerProgTfTaskSetioprio       = "tf_task_setioprio"
+	enforcerProgTfTaskSetnice         = "tf_task_setnice"
+	enforcerProgTfTaskSetrlimit       = "tf_task_setrlimit"
+	enforcerProgTfTaskSetscheduler    = "tf_task_setscheduler"
+	enforcerProgTfUnixMaySend         = "tf_unix_may_send"
+	enforcerProgTfUnixStreamConnect   = "tf_unix_stream_connect"
+	enforcerProgTfUringOverrideCreds  = "tf_uring_override_creds"
+	enforcerVarTfState                = "tf_state"
+	enforcerVarUnusedCode             = "unused_code"
+	enforcerVarUnusedEvent            = "unused_event"
+	enforcerVarUnusedEventFlag        = "unused_event_flag"
+	enforcerVarUnusedHook             = "unused_hook"
+	enforcerVarUnusedJailFlag         = "unused_jail_flag"
+	enforcerVarUnusedLearn            = "unused_learn"
+	enforcerVarUnusedLimit            = "unused_limit"
+	enforcerVarUnusedOp               = "unused_op"
+	enforcerVarUnusedRight            = "unused_right"
 )
 
 // loadEnforcer returns the embedded CollectionSpec for enforcer.
@@ -293,20 +394,59 @@ type enforcerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type enforcerProgramSpecs struct {
-	TfCgroupMkdir  *ebpf.ProgramSpec `ebpf:"tf_cgroup_mkdir"`
-	TfCgroupRmdir  *ebpf.ProgramSpec `ebpf:"tf_cgroup_rmdir"`
-	TfFileOpen     *ebpf.ProgramSpec `ebpf:"tf_file_open"`
-	TfLearn        *ebpf.ProgramSpec `ebpf:"tf_learn"`
-	TfPathChmod    *ebpf.ProgramSpec `ebpf:"tf_path_chmod"`
-	TfPathChown    *ebpf.ProgramSpec `ebpf:"tf_path_chown"`
-	TfPathLink     *ebpf.ProgramSpec `ebpf:"tf_path_link"`
-	TfPathMkdir    *ebpf.ProgramSpec `ebpf:"tf_path_mkdir"`
-	TfPathMknod    *ebpf.ProgramSpec `ebpf:"tf_path_mknod"`
-	TfPathRename   *ebpf.ProgramSpec `ebpf:"tf_path_rename"`
-	TfPathRmdir    *ebpf.ProgramSpec `ebpf:"tf_path_rmdir"`
-	TfPathSymlink  *ebpf.ProgramSpec `ebpf:"tf_path_symlink"`
-	TfPathTruncate *ebpf.ProgramSpec `ebpf:"tf_path_truncate"`
-	TfPathUnlink   *ebpf.ProgramSpec `ebpf:"tf_path_unlink"`
+	TfBpf                 *ebpf.ProgramSpec `ebpf:"tf_bpf"`
+	TfBpfKernelArg        *ebpf.ProgramSpec `ebpf:"tf_bpf_kernel_arg"`
+	TfCapable             *ebpf.ProgramSpec `ebpf:"tf_capable"`
+	TfCgroupMkdir         *ebpf.ProgramSpec `ebpf:"tf_cgroup_mkdir"`
+	TfCgroupRmdir         *ebpf.ProgramSpec `ebpf:"tf_cgroup_rmdir"`
+	TfDevptsPtyKill       *ebpf.ProgramSpec `ebpf:"tf_devpts_pty_kill"`
+	TfFileFcntl           *ebpf.ProgramSpec `ebpf:"tf_file_fcntl"`
+	TfFileIoctl           *ebpf.ProgramSpec `ebpf:"tf_file_ioctl"`
+	TfFileIoctlCompat     *ebpf.ProgramSpec `ebpf:"tf_file_ioctl_compat"`
+	TfFileMprotect        *ebpf.ProgramSpec `ebpf:"tf_file_mprotect"`
+	TfFileOpen            *ebpf.ProgramSpec `ebpf:"tf_file_open"`
+	TfFileReceive         *ebpf.ProgramSpec `ebpf:"tf_file_receive"`
+	TfFileSendSigiotask   *ebpf.ProgramSpec `ebpf:"tf_file_send_sigiotask"`
+	TfInodeFileSetattr    *ebpf.ProgramSpec `ebpf:"tf_inode_file_setattr"`
+	TfInodeRemoveAcl      *ebpf.ProgramSpec `ebpf:"tf_inode_remove_acl"`
+	TfInodeRemovexattr    *ebpf.ProgramSpec `ebpf:"tf_inode_removexattr"`
+	TfInodeSetAcl         *ebpf.ProgramSpec `ebpf:"tf_inode_set_acl"`
+	TfInodeSetattr        *ebpf.ProgramSpec `ebpf:"tf_inode_setattr"`
+	TfInodeSetattrOld     *ebpf.ProgramSpec `ebpf:"tf_inode_setattr_old"`
+	TfInodeSetxattr       *ebpf.ProgramSpec `ebpf:"tf_inode_setxattr"`
+	TfKernelModuleRequest *ebpf.ProgramSpec `ebpf:"tf_kernel_module_request"`
+	TfLearn               *ebpf.ProgramSpec `ebpf:"tf_learn"`
+	TfMmapFile            *ebpf.ProgramSpec `ebpf:"tf_mmap_file"`
+	TfMoveMount           *ebpf.ProgramSpec `ebpf:"tf_move_mount"`
+	TfPathChmod           *ebpf.ProgramSpec `ebpf:"tf_path_chmod"`
+	TfPathChown           *ebpf.ProgramSpec `ebpf:"tf_path_chown"`
+	TfPathChroot          *ebpf.ProgramSpec `ebpf:"tf_path_chroot"`
+	TfPathLink            *ebpf.ProgramSpec `ebpf:"tf_path_link"`
+	TfPathMkdir           *ebpf.ProgramSpec `ebpf:"tf_path_mkdir"`
+	TfPathMknod           *ebpf.ProgramSpec `ebpf:"tf_path_mknod"`
+	TfPathNotify          *ebpf.ProgramSpec `ebpf:"tf_path_notify"`
+	TfPathRename          *ebpf.ProgramSpec `ebpf:"tf_path_rename"`
+	TfPathRmdir           *ebpf.ProgramSpec `ebpf:"tf_path_rmdir"`
+	TfPathSymlink         *ebpf.ProgramSpec `ebpf:"tf_path_symlink"`
+	TfPathTruncate        *ebpf.ProgramSpec `ebpf:"tf_path_truncate"`
+	TfPathUnlink          *ebpf.ProgramSpec `ebpf:"tf_path_unlink"`
+	TfPerfEventOpen       *ebpf.ProgramSpec `ebpf:"tf_perf_event_open"`
+	TfPerfEventOpenOld    *ebpf.ProgramSpec `ebpf:"tf_perf_event_open_old"`
+	TfPtraceAccessCheck   *ebpf.ProgramSpec `ebpf:"tf_ptrace_access_check"`
+	TfPtraceTraceme       *ebpf.ProgramSpec `ebpf:"tf_ptrace_traceme"`
+	TfSbMount             *ebpf.ProgramSpec `ebpf:"tf_sb_mount"`
+	TfSbPivotroot         *ebpf.ProgramSpec `ebpf:"tf_sb_pivotroot"`
+	TfSbRemount           *ebpf.ProgramSpec `ebpf:"tf_sb_remount"`
+	TfSbUmount            *ebpf.ProgramSpec `ebpf:"tf_sb_umount"`
+	TfTaskAlloc           *ebpf.ProgramSpec `ebpf:"tf_task_alloc"`
+	TfTaskKill            *ebpf.ProgramSpec `ebpf:"tf_task_kill"`
+	TfTaskSetioprio       *ebpf.ProgramSpec `ebpf:"tf_task_setioprio"`
+	TfTaskSetnice         *ebpf.ProgramSpec `ebpf:"tf_task_setnice"`
+	TfTaskSetrlimit       *ebpf.ProgramSpec `ebpf:"tf_task_setrlimit"`
+	TfTaskSetscheduler    *ebpf.ProgramSpec `ebpf:"tf_task_setscheduler"`
+	TfUnixMaySend         *ebpf.ProgramSpec `ebpf:"tf_unix_may_send"`
+	TfUnixStreamConnect   *ebpf.ProgramSpec `ebpf:"tf_unix_stream_connect"`
+	TfUringOverrideCreds  *ebpf.ProgramSpec `ebpf:"tf_uring_override_creds"`
 }
 
 // enforcerMapSpecs contains maps before they are loaded into the kernel.
@@ -319,6 +459,7 @@ type enforcerMapSpecs struct {
 	TfJails   *ebpf.MapSpec `ebpf:"tf_jails"`
 	TfMembers *ebpf.MapSpec `ebpf:"tf_members"`
 	TfProofs  *ebpf.MapSpec `ebpf:"tf_proofs"`
+	TfPtys    *ebpf.MapSpec `ebpf:"tf_ptys"`
 	TfRuns    *ebpf.MapSpec `ebpf:"tf_runs"`
 }
 
@@ -364,6 +505,7 @@ type enforcerMaps struct {
 	TfJails   *ebpf.Map `ebpf:"tf_jails"`
 	TfMembers *ebpf.Map `ebpf:"tf_members"`
 	TfProofs  *ebpf.Map `ebpf:"tf_proofs"`
+	TfPtys    *ebpf.Map `ebpf:"tf_ptys"`
 	TfRuns    *ebpf.Map `ebpf:"tf_runs"`
 }
 
@@ -375,6 +517,7 @@ func (m *enforcerMaps) Close() error {
 		m.TfJails,
 		m.TfMembers,
 		m.TfProofs,
+		m.TfPtys,
 		m.TfRuns,
 	)
 }
@@ -399,38 +542,116 @@ type enforcerVariables struct {
 //
 // It can be passed to loadEnforcerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type enforcerPrograms struct {
-	TfCgroupMkdir  *ebpf.Program `ebpf:"tf_cgroup_mkdir"`
-	TfCgroupRmdir  *ebpf.Program `ebpf:"tf_cgroup_rmdir"`
-	TfFileOpen     *ebpf.Program `ebpf:"tf_file_open"`
-	TfLearn        *ebpf.Program `ebpf:"tf_learn"`
-	TfPathChmod    *ebpf.Program `ebpf:"tf_path_chmod"`
-	TfPathChown    *ebpf.Program `ebpf:"tf_path_chown"`
-	TfPathLink     *ebpf.Program `ebpf:"tf_path_link"`
-	TfPathMkdir    *ebpf.Program `ebpf:"tf_path_mkdir"`
-	TfPathMknod    *ebpf.Program `ebpf:"tf_path_mknod"`
-	TfPathRename   *ebpf.Program `ebpf:"tf_path_rename"`
-	TfPathRmdir    *ebpf.Program `ebpf:"tf_path_rmdir"`
-	TfPathSymlink  *ebpf.Program `ebpf:"tf_path_symlink"`
-	TfPathTruncate *ebpf.Program `ebpf:"tf_path_truncate"`
-	TfPathUnlink   *ebpf.Program `ebpf:"tf_path_unlink"`
+	TfBpf                 *ebpf.Program `ebpf:"tf_bpf"`
+	TfBpfKernelArg        *ebpf.Program `ebpf:"tf_bpf_kernel_arg"`
+	TfCapable             *ebpf.Program `ebpf:"tf_capable"`
+	TfCgroupMkdir         *ebpf.Program `ebpf:"tf_cgroup_mkdir"`
+	TfCgroupRmdir         *ebpf.Program `ebpf:"tf_cgroup_rmdir"`
+	TfDevptsPtyKill       *ebpf.Program `ebpf:"tf_devpts_pty_kill"`
+	TfFileFcntl           *ebpf.Program `ebpf:"tf_file_fcntl"`
+	TfFileIoctl           *ebpf.Program `ebpf:"tf_file_ioctl"`
+	TfFileIoctlCompat     *ebpf.Program `ebpf:"tf_file_ioctl_compat"`
+	TfFileMprotect        *ebpf.Program `ebpf:"tf_file_mprotect"`
+	TfFileOpen            *ebpf.Program `ebpf:"tf_file_open"`
+	TfFileReceive         *ebpf.Program `ebpf:"tf_file_receive"`
+	TfFileSendSigiotask   *ebpf.Program `ebpf:"tf_file_send_sigiotask"`
+	TfInodeFileSetattr    *ebpf.Program `ebpf:"tf_inode_file_setattr"`
+	TfInodeRemoveAcl      *ebpf.Program `ebpf:"tf_inode_remove_acl"`
+	TfInodeRemovexattr    *ebpf.Program `ebpf:"tf_inode_removexattr"`
+	TfInodeSetAcl         *ebpf.Program `ebpf:"tf_inode_set_acl"`
+	TfInodeSetattr        *ebpf.Program `ebpf:"tf_inode_setattr"`
+	TfInodeSetattrOld     *ebpf.Program `ebpf:"tf_inode_setattr_old"`
+	TfInodeSetxattr       *ebpf.Program `ebpf:"tf_inode_setxattr"`
+	TfKernelModuleRequest *ebpf.Program `ebpf:"tf_kernel_module_request"`
+	TfLearn               *ebpf.Program `ebpf:"tf_learn"`
+	TfMmapFile            *ebpf.Program `ebpf:"tf_mmap_file"`
+	TfMoveMount           *ebpf.Program `ebpf:"tf_move_mount"`
+	TfPathChmod           *ebpf.Program `ebpf:"tf_path_chmod"`
+	TfPathChown           *ebpf.Program `ebpf:"tf_path_chown"`
+	TfPathChroot          *ebpf.Program `ebpf:"tf_path_chroot"`
+	TfPathLink            *ebpf.Program `ebpf:"tf_path_link"`
+	TfPathMkdir           *ebpf.Program `ebpf:"tf_path_mkdir"`
+	TfPathMknod           *ebpf.Program `ebpf:"tf_path_mknod"`
+	TfPathNotify          *ebpf.Program `ebpf:"tf_path_notify"`
+	TfPathRename          *ebpf.Program `ebpf:"tf_path_rename"`
+	TfPathRmdir           *ebpf.Program `ebpf:"tf_path_rmdir"`
+	TfPathSymlink         *ebpf.Program `ebpf:"tf_path_symlink"`
+	TfPathTruncate        *ebpf.Program `ebpf:"tf_path_truncate"`
+	TfPathUnlink          *ebpf.Program `ebpf:"tf_path_unlink"`
+	TfPerfEventOpen       *ebpf.Program `ebpf:"tf_perf_event_open"`
+	TfPerfEventOpenOld    *ebpf.Program `ebpf:"tf_perf_event_open_old"`
+	TfPtraceAccessCheck   *ebpf.Program `ebpf:"tf_ptrace_access_check"`
+	TfPtraceTraceme       *ebpf.Program `ebpf:"tf_ptrace_traceme"`
+	TfSbMount             *ebpf.Program `ebpf:"tf_sb_mount"`
+	TfSbPivotroot         *ebpf.Program `ebpf:"tf_sb_pivotroot"`
+	TfSbRemount           *ebpf.Program `ebpf:"tf_sb_remount"`
+	TfSbUmount            *ebpf.Program `ebpf:"tf_sb_umount"`
+	TfTaskAlloc           *ebpf.Program `ebpf:"tf_task_alloc"`
+	TfTaskKill            *ebpf.Program `ebpf:"tf_task_kill"`
+	TfTaskSetioprio       *ebpf.Program `ebpf:"tf_task_setioprio"`
+	TfTaskSetnice         *ebpf.Program `ebpf:"tf_task_setnice"`
+	TfTaskSetrlimit       *ebpf.Program `ebpf:"tf_task_setrlimit"`
+	TfTaskSetscheduler    *ebpf.Program `ebpf:"tf_task_setscheduler"`
+	TfUnixMaySend         *ebpf.Program `ebpf:"tf_unix_may_send"`
+	TfUnixStreamConnect   *ebpf.Program `ebpf:"tf_unix_stream_connect"`
+	TfUringOverrideCreds  *ebpf.Program `ebpf:"tf_uring_override_creds"`
 }
 
 func (p *enforcerPrograms) Close() error {
 	return _EnforcerClose(
+		p.TfBpf,
+		p.TfBpfKernelArg,
+		p.TfCapable,
 		p.TfCgroupMkdir,
 		p.TfCgroupRmdir,
+		p.TfDevptsPtyKill,
+		p.TfFileFcntl,
+		p.TfFileIoctl,
+		p.TfFileIoctlCompat,
+		p.TfFileMprotect,
 		p.TfFileOpen,
+		p.TfFileReceive,
+		p.TfFileSendSigiotask,
+		p.TfInodeFileSetattr,
+		p.TfInodeRemoveAcl,
+		p.TfInodeRemovexattr,
+		p.TfInodeSetAcl,
+		p.TfInodeSetattr,
+		p.TfInodeSetattrOld,
+		p.TfInodeSetxattr,
+		p.TfKernelModuleRequest,
 		p.TfLearn,
+		p.TfMmapFile,
+		p.TfMoveMount,
 		p.TfPathChmod,
 		p.TfPathChown,
+		p.TfPathChroot,
 		p.TfPathLink,
 		p.TfPathMkdir,
 		p.TfPathMknod,
+		p.TfPathNotify,
 		p.TfPathRename,
 		p.TfPathRmdir,
 		p.TfPathSymlink,
 		p.TfPathTruncate,
 		p.TfPathUnlink,
+		p.TfPerfEventOpen,
+		p.TfPerfEventOpenOld,
+		p.TfPtraceAccessCheck,
+		p.TfPtraceTraceme,
+		p.TfSbMount,
+		p.TfSbPivotroot,
+		p.TfSbRemount,
+		p.TfSbUmount,
+		p.TfTaskAlloc,
+		p.TfTaskKill,
+		p.TfTaskSetioprio,
+		p.TfTaskSetnice,
+		p.TfTaskSetrlimit,
+		p.TfTaskSetscheduler,
+		p.TfUnixMaySend,
+		p.TfUnixStreamConnect,
+		p.TfUringOverrideCreds,
 	)
 }
 

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -52,6 +53,7 @@ type Enforcer struct {
 
 	learnProgram                                        *ebpf.Program
 	jails, members, grants, events, canary, runs, proof *ebpf.Map
+	ptys                                                *ebpf.Map
 	global                                              *ebpf.Map
 
 	jailSlots []enforcerTfJail // mapped: the kernel's own memory
@@ -69,6 +71,7 @@ func (e *Enforcer) maps() map[string]**ebpf.Map {
 		enforcerMapTfCanary:  &e.canary,
 		enforcerMapTfRuns:    &e.runs,
 		enforcerMapTfProofs:  &e.proof,
+		enforcerMapTfPtys:    &e.ptys,
 		globalPin:            &e.global,
 	}
 }
@@ -244,10 +247,11 @@ func load(opts Options) (_ *Enforcer, err error) {
 	if err := removePins(staging); err != nil {
 		return nil, &reasonError{engine.StalePins, err}
 	}
-	if err := requireHooks(); err != nil {
+	chosen, err := choosePrograms()
+	if err != nil {
 		return nil, err
 	}
-	spec, err := programs()
+	spec, err := programs(chosen)
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +272,10 @@ func load(opts Options) (_ *Enforcer, err error) {
 		return nil, fmt.Errorf("make pin folder: %w", err)
 	}
 	for i, a := range attachments {
-		l, err := attach(a, coll.Programs[a.program])
+		if chosen[i] == "" {
+			continue
+		}
+		l, err := attach(a, coll.Programs[chosen[i]])
 		if err != nil {
 			return nil, fmt.Errorf("attach %s: %w", a.name, err)
 		}
@@ -296,6 +303,11 @@ func load(opts Options) (_ *Enforcer, err error) {
 	if err := e.mapMemory(); err != nil {
 		return nil, err
 	}
+	for i := range attachments {
+		if e.links[i] != nil {
+			e.state.Attached[i/64] |= 1 << (i % 64)
+		}
+	}
 	if err := e.proof.Put(uint32(0), &enforcerTfProof{Build: buildDigest()}); err != nil {
 		return nil, fmt.Errorf("write proof: %w", err)
 	}
@@ -305,11 +317,17 @@ func load(opts Options) (_ *Enforcer, err error) {
 	return e, nil
 }
 
-// programs is the object file without its .bss: that only holds the pointers which bring the shared types into BTF.
-func programs() (*ebpf.CollectionSpec, error) {
+// programs is the object file with the chosen programs only. Its .bss is left out: that only holds the pointers which
+// bring the shared types into BTF.
+func programs(chosen []string) (*ebpf.CollectionSpec, error) {
 	spec, err := loadEnforcer()
 	if err != nil {
 		return nil, err
+	}
+	for name := range spec.Programs {
+		if name != enforcerProgTfLearn && !slices.Contains(chosen, name) {
+			delete(spec.Programs, name)
+		}
 	}
 	for name, v := range spec.Variables {
 		if v.SectionName == ".bss" {
@@ -320,37 +338,72 @@ func programs() (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// requireHooks asks the kernel's type information for every hook, so that one that is missing is named instead of
-// failing somewhere within a load.
-func requireHooks() error {
+// choosePrograms asks the kernel's type information for every hook: which program fits it, "" where the kernel has no
+// such hook and needs none. A required hook that is missing is named instead of failing somewhere within a load.
+func choosePrograms() ([]string, error) {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
-		return &reasonError{engine.BTFMissing, err}
+		return nil, &reasonError{engine.BTFMissing, err}
 	}
-	for _, a := range attachments {
-		if a.tracepoint {
-			var typedef *btf.Typedef
-			if err := kernel.TypeByName("btf_trace_"+a.name, &typedef); err != nil {
-				return fmt.Errorf("tracepoint %s: %w", a.name, errHookMissing)
+	chosen := make([]string, len(attachments))
+	for i, a := range attachments {
+		args, err := arguments(kernel, a)
+		if err != nil {
+			if a.newer && errors.Is(err, btf.ErrNotFound) {
+				continue
 			}
-			continue
+			return nil, fmt.Errorf("%s: %w (%v)", a.name, errHookMissing, err)
 		}
-		var fn *btf.Func
-		if err := kernel.TypeByName("bpf_lsm_"+a.name, &fn); err != nil {
-			return fmt.Errorf("lsm hook %s: %w", a.name, errHookMissing)
+		program, ok := a.programs[args]
+		if !ok {
+			program, ok = a.programs[0]
 		}
+		if !ok {
+			return nil, fmt.Errorf("%s: %w in a form that this build knows (%d arguments)", a.name, errHookMissing, args)
+		}
+		chosen[i] = program
 	}
-	return nil
+	return chosen, nil
+}
+
+// arguments is how many a hook takes on this kernel.
+func arguments(kernel *btf.Spec, a attachment) (int, error) {
+	switch a.kind {
+	case tracepoint:
+		var typedef *btf.Typedef
+		return 0, kernel.TypeByName("btf_trace_"+a.name, &typedef)
+	case function:
+		var fn *btf.Func
+		return 0, kernel.TypeByName(a.name, &fn)
+	}
+	var fn *btf.Func
+	if err := kernel.TypeByName("bpf_lsm_"+a.name, &fn); err != nil {
+		return 0, err
+	}
+	proto, ok := fn.Type.(*btf.FuncProto)
+	if !ok {
+		return 0, bug("bpf_lsm_" + a.name + " is no function")
+	}
+	return len(proto.Params), nil
 }
 
 func attach(a attachment, program *ebpf.Program) (link.Link, error) {
 	if program == nil {
-		return nil, bug("no program " + a.program)
+		return nil, bug("no program for " + a.name)
 	}
-	if a.tracepoint {
+	switch a.kind {
+	case tracepoint:
 		return link.AttachTracing(link.TracingOptions{Program: program, AttachType: ebpf.AttachTraceRawTp})
+	case function:
+		return link.AttachTracing(link.TracingOptions{Program: program, AttachType: ebpf.AttachTraceFEntry})
+	default:
+		return link.AttachLSM(link.LSMOptions{Program: program})
 	}
-	return link.AttachLSM(link.LSMOptions{Program: program})
+}
+
+// expected reports whether the i-th program was attached when the programs were loaded.
+func (e *Enforcer) expected(i int) bool {
+	return atomic.LoadUint64(&e.state.Attached[i/64])>>(i%64)&1 != 0
 }
 
 // adopt opens what is pinned. No pins at all is fs.ErrNotExist; pins that are incomplete are stale.
@@ -490,9 +543,13 @@ func removePins(dir string) error {
 func (e *Enforcer) report(s *engine.EnforcementStatus) {
 	s.Pins = &engine.PinStatus{Path: e.opts.pins(), ABI: ABI}
 	now, lost := e.attached()
+	s.Hooks = s.Hooks[:0]
 	for i, a := range attachments {
-		s.Hooks[i].Attached = now[i] != enforcerTfProofEntry{}
-		s.Hooks[i].Runs = e.runsOf(a)
+		if e.expected(i) {
+			s.Hooks = append(s.Hooks, engine.HookStatus{
+				Name: a.name, Required: true, Attached: now[i] != enforcerTfProofEntry{}, Runs: e.runsOf(a),
+			})
+		}
 	}
 	for _, name := range lost {
 		s.Add(engine.LinkLost, name)
@@ -533,6 +590,9 @@ func (e *Enforcer) report(s *engine.EnforcementStatus) {
 func (e *Enforcer) attached() (entries []enforcerTfProofEntry, lost []string) {
 	entries = make([]enforcerTfProofEntry, len(attachments))
 	for i, a := range attachments {
+		if !e.expected(i) {
+			continue
+		}
 		entry, err := entryOf(e.links[i])
 		if err != nil {
 			lost = append(lost, fmt.Sprintf("%s (%v)", a.name, err))
@@ -580,7 +640,7 @@ func parseTag(text string) (uint64, error) {
 func (e *Enforcer) recursionMisses() []string {
 	var missed []string
 	for i, a := range attachments {
-		if a.tracepoint || e.links[i] == nil {
+		if a.kind != lsmHook || e.links[i] == nil {
 			continue
 		}
 		info, err := e.links[i].Info()
@@ -626,7 +686,7 @@ func (e *Enforcer) validProof(now []enforcerTfProofEntry) (*enforcerTfProof, boo
 		return nil, false
 	}
 	for i, entry := range now {
-		if entry == (enforcerTfProofEntry{}) || proof.Entries[i] != entry {
+		if e.expected(i) && entry == (enforcerTfProofEntry{}) || proof.Entries[i] != entry {
 			return nil, false
 		}
 	}

@@ -91,6 +91,14 @@ func parseEvent(raw []byte, now time.Time, boot uint64) (Event, error) {
 		Mode:   "enforce",
 		Count:  1,
 	}
+	switch flags := enforcerTfEventFlag(head.Flags); {
+	case flags&enforcerTfEventFlagTF_EVENT_PROCESS != 0:
+		e.Path = fmt.Sprintf("/proc/%d", head.Ino)
+	case flags&enforcerTfEventFlagTF_EVENT_NO_OBJECT != 0:
+		e.Path = ""
+	case flags&enforcerTfEventFlagTF_EVENT_NO_MOUNT != 0:
+		e.Path = "(" + e.Device + ")" + e.Path
+	}
 	if head.Flags&uint16(enforcerTfEventFlagTF_EVENT_MONITOR) != 0 {
 		e.Mode = "monitor"
 	}

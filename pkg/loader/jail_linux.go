@@ -126,9 +126,6 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	if len(spec.Sets.Deny) > 0 {
 		return nil, errors.New("deny: this build cannot enforce denied names in the kernel; leave them out, or keep such files outside the workspace")
 	}
-	if spec.Sets.FollowMounts {
-		return nil, errors.New("follow mounts: this build cannot enforce it in the kernel; grant what is mounted by its own path")
-	}
 	if spec.Sets.NoSymlinks {
 		return nil, errors.New("no symlinks: this build cannot enforce it in the kernel")
 	}
@@ -172,6 +169,12 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	flags := uint32(enforcerTfJailFlagTF_JAIL_LIVE) | spec.flags
 	if spec.Sets.Mode == engine.Monitor {
 		flags |= uint32(enforcerTfJailFlagTF_JAIL_MONITOR)
+	}
+	if spec.Sets.FollowMounts {
+		flags |= uint32(enforcerTfJailFlagTF_JAIL_FOLLOW_MOUNTS)
+	}
+	if len(spec.Sets.Objects) > 0 {
+		atomic.StoreUint32(&e.jailSlots[slot].Rights, uint32(spec.Sets.Objects[0].Rights))
 	}
 	atomic.StoreUint32(&e.jailSlots[slot].Flags, flags)
 	if err := e.enter(spec.Cgroup, enforcerTfMember{Jail: id, Slot: uint32(slot)}); err != nil {

@@ -55,7 +55,11 @@ func TestOpenLoadsAdoptsAndProves(t *testing.T) {
 }
 
 func TestVerifierLog(t *testing.T) {
-	spec, err := programs()
+	chosen, err := choosePrograms()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := programs(chosen)
 	if err != nil {
 		t.Fatal(err)
 	}

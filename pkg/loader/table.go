@@ -42,12 +42,22 @@ func CodeReason(code string) string {
 
 var opNames = [...]string{
 	0: "read", 1: "write", 2: "exec", 3: "create", 4: "delete", 5: "link", 6: "rename", 7: "attributes",
+	8: "connect", 9: "ioctl", 10: "receive", 11: "watch", 12: "mount", 13: "trace", 14: "signal",
+	15: "priority", 16: "cgroup", 17: "kernel",
 }
 
 // hookNames has the kernel's names, without the prefix bpf_lsm_, by hook id.
 var hookNames = [...]string{
 	0: "file_open", 1: "path_mknod", 2: "path_mkdir", 3: "path_symlink", 4: "path_unlink", 5: "path_rmdir",
 	6: "path_link", 7: "path_rename", 8: "path_truncate", 9: "path_chmod", 10: "path_chown",
+	11: "inode_setattr", 12: "inode_setxattr", 13: "inode_removexattr", 14: "inode_set_acl",
+	15: "inode_remove_acl", 16: "inode_file_setattr", 17: "file_ioctl", 18: "file_ioctl_compat",
+	19: "file_fcntl", 20: "file_receive", 21: "mmap_file", 22: "file_mprotect", 23: "path_notify",
+	24: "sb_mount", 25: "sb_remount", 26: "sb_umount", 27: "sb_pivotroot", 28: "move_mount", 29: "path_chroot",
+	30: "ptrace_access_check", 31: "ptrace_traceme", 32: "task_kill", 33: "file_send_sigiotask",
+	34: "task_setrlimit", 35: "task_setnice", 36: "task_setscheduler", 37: "task_setioprio", 38: "task_alloc",
+	39: "unix_stream_connect", 40: "unix_may_send", 41: "bpf", 42: "perf_event_open",
+	43: "kernel_module_request", 44: "capable", 45: "uring_override_creds",
 }
 
 func nameIn(table []string, id int) string {
@@ -57,22 +67,48 @@ func nameIn(table []string, id int) string {
 	return table[id]
 }
 
-// attachment is one program that has to be attached for enforcement to be whole.
+// kind is how a program is attached.
+type kind uint8
+
+const (
+	lsmHook kind = iota
+	tracepoint
+	function // at its entry
+)
+
+// attachment is one thing that a program is attached to.
 type attachment struct {
-	name       string // as in status: the hook's or tracepoint's name
-	program    string // in the object file
-	hook       int    // hook id; -1 for a tracepoint
-	tracepoint bool
+	name string // as in status: the hook's, tracepoint's or function's name
+	kind kind
+	hook int // hook id; -1 where it is no LSM hook
+	// programs are the ones to choose from, by the number of arguments the hook has on the running kernel; 0 fits any.
+	programs map[int]string
+	// newer is set for hooks that not every supported kernel has. Where the hook is missing, so is the operation.
+	newer bool
 }
 
-// attachments lists every program that is attached, in the order in which a proof holds them. All are required.
+// attachments lists everything that is attached, in the order in which a proof holds it. New ones are added at the end.
 var attachments = func() []attachment {
+	variants := map[string]map[int]string{
+		"inode_setattr":   {3: "tf_inode_setattr", 2: "tf_inode_setattr_old"},
+		"bpf":             {3: "tf_bpf", 4: "tf_bpf_kernel_arg"},
+		"perf_event_open": {1: "tf_perf_event_open", 2: "tf_perf_event_open_old"},
+	}
+	newer := map[string]bool{
+		"inode_set_acl": true, "inode_remove_acl": true, "inode_file_setattr": true, "file_ioctl_compat": true,
+	}
 	var list []attachment
 	for id, name := range hookNames {
-		list = append(list, attachment{name: name, program: "tf_" + name, hook: id})
+		a := attachment{name: name, kind: lsmHook, hook: id, programs: variants[name], newer: newer[name]}
+		if a.programs == nil {
+			a.programs = map[int]string{0: "tf_" + name}
+		}
+		list = append(list, a)
 	}
 	for _, name := range []string{"cgroup_mkdir", "cgroup_rmdir"} {
-		list = append(list, attachment{name: name, program: "tf_" + name, hook: -1, tracepoint: true})
+		list = append(list, attachment{name: name, kind: tracepoint, hook: -1, programs: map[int]string{0: "tf_" + name}})
 	}
-	return list
+	return append(list, attachment{
+		name: "devpts_pty_kill", kind: function, hook: -1, programs: map[int]string{0: "tf_devpts_pty_kill"},
+	})
 }()

@@ -96,7 +96,7 @@ func TestLayoutFollowsTheObjectFile(t *testing.T) {
 		"tf_jail": enforcerTfJail{}, "tf_member": enforcerTfMember{}, "tf_grant_key": enforcerTfGrantKey{},
 		"tf_grant": enforcerTfGrant{}, "tf_identity": enforcerTfIdentity{}, "tf_learning": enforcerTfLearning{},
 		"tf_canary_count": enforcerTfCanaryCount{}, "tf_event": enforcerTfEvent{}, "tf_proof": enforcerTfProof{},
-		"tf_global": enforcerTfGlobal{},
+		"tf_global": enforcerTfGlobal{}, "tf_pty_key": enforcerTfPtyKey{},
 	} {
 		var want *btf.Struct
 		if err := spec.Types.TypeByName(name, &want); err != nil {
@@ -121,15 +121,21 @@ func TestLayoutFollowsTheObjectFile(t *testing.T) {
 
 // Every hook has a canary, in both directions.
 func TestEveryHookHasACanary(t *testing.T) {
-	seen := map[int]bool{}
+	seen := map[string]bool{}
 	for _, c := range canaries {
 		seen[c.hook] = true
-		if len(c.deny) == 0 || len(c.allow) == 0 || !strings.Contains(strings.Join(c.deny, " "), "%OUT") {
-			t.Errorf("%s: not a pair: %v, %v", hookNames[c.hook], c.deny, c.allow)
+		for _, operation := range []string{c.deny, c.allow} {
+			word, _, _ := strings.Cut(operation, " ")
+			if _, known := operations[word]; !known && operation != "" {
+				t.Errorf("%s: no operation %q", c.hook, word)
+			}
+		}
+		if c.deny == "" || c.deny == c.allow && c.before == nil {
+			t.Errorf("%s: not a pair: %q, %q", c.hook, c.deny, c.allow)
 		}
 	}
-	for id, name := range hookNames {
-		if !seen[id] {
+	for _, name := range hookNames {
+		if !seen[name] {
 			t.Errorf("%s has no canary", name)
 		}
 	}

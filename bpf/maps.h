@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Every map, and the global state: key, value, writer. */
+#ifndef TF_MAPS_H
+#define TF_MAPS_H
+
+struct tf_global tf_state SEC(".data.global");
+
+/* The maps and all they hold; names are cut to 15 characters by the kernel. */
+
+/* slot -> jail. Writer: loader; counters: programs. Mapped by the loader for atomic stores. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TF_MAX_JAILS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct tf_jail);
+} tf_jails SEC(".maps");
+
+/* cgroup id -> jail. Writers: loader for cgroups that exist, cgroup_mkdir for later ones. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TF_MAX_CGROUPS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct tf_member);
+} tf_members SEC(".maps");
+
+/* (policy, inode) -> grant. Writer: loader, under a policy number that no jail uses yet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TF_MAX_GRANTS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct tf_grant_key);
+	__type(value, struct tf_grant);
+} tf_grants SEC(".maps");
+
+/* tf_event records, each cut to its path. Writer: programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, TF_EVENT_BYTES);
+} tf_events SEC(".maps");
+
+/* hook -> verdicts of canary jails. Writer: programs; the loader reads differences. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TF_HOOKS);
+	__type(key, __u32);
+	__type(value, struct tf_canary_count);
+} tf_canary SEC(".maps");
+
+/* pseudo terminal -> jail that unlocked its master. Writer: file_ioctl; removed by devpts_pty_kill. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TF_MAX_PTYS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct tf_pty_key);
+	__type(value, __u64);
+} tf_ptys SEC(".maps");
+
+/* What was loaded, and what has been proven of it. Writer: loader. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tf_proof);
+} tf_proofs SEC(".maps");
+
+/* hook -> verdicts made for jailed tasks. Writer: programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TF_HOOKS);
+	__type(key, __u32);
+	__type(value, __u64);
+} tf_runs SEC(".maps");
+
+#endif

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* From an object to the grant that decides. */
+#ifndef TF_WALK_H
+#define TF_WALK_H
+
+struct walk {
+	struct dentry *at;
+	struct dentry *top; /* the mount's root: the last dentry that counts. NULL: the file system's root */
+	struct tf_grant_key key;
+	__u32 special; /* btrfs or procfs: an identity takes more than the inode number */
+	__u32 rights;  /* of the deciding grant */
+	__u32 code;
+	__u32 steps;
+};
+
+/*
+ * On btrfs device, number and generation are not an identity: subvolumes share them, snapshots repeat them. The
+ * subvolume's root id tells them apart. ~0 is no subvolume's id, so where it cannot be read nothing matches.
+ */
+static __always_inline __u64 volume_at(__u64 inode)
+{
+	__u64 id = ~0ULL, root = 0;
+
+	if (!tf_state.btrfs_ready)
+		return ~0ULL;
+	if (bpf_probe_read_kernel(&root, sizeof(root), (void *)(inode - tf_state.btrfs_inode + tf_state.btrfs_root)))
+		return ~0ULL;
+	if (bpf_probe_read_kernel(&id, sizeof(id), (void *)(root + tf_state.btrfs_id)))
+		return ~0ULL;
+	return id;
+}
+
+/*
+ * In /proc/sys an inode gets a new number each time it is read in. What stays is the table entry it stands for, by its
+ * address; volume 1 keeps such keys apart from inode numbers.
+ */
+static __always_inline void identify_sysctl(__u64 inode, struct tf_grant_key *key)
+{
+	struct proc_inode *pi = (void *)(inode - bpf_core_field_offset(struct proc_inode, vfs_inode));
+	__u64 entry = 0, header = 0;
+
+	key->volume = 0;
+	bpf_core_read(&header, sizeof(header), &pi->sysctl);
+	bpf_core_read(&entry, sizeof(entry), &pi->sysctl_entry);
+	if (header) {
+		key->ino = entry;
+		key->volume = 1;
+	}
+}
+
+/* Completes a key on the file systems where the number is not enough. inode is an address. */
+static __always_inline void identify(__u64 inode, __u64 magic, struct tf_grant_key *key)
+{
+	if (magic == BTRFS_MAGIC)
+		key->volume = volume_at(inode);
+	else if (magic == PROC_MAGIC)
+		identify_sysctl(inode, key);
+}
+
+static __always_inline bool is_special(__u64 magic) { return magic == BTRFS_MAGIC || magic == PROC_MAGIC; }
+
+static __always_inline enum tf_code check_grant(const struct tf_grant *grant, __u32 generation)
+{
+	/* A stranger may have inherited the number: that is a denial, never "no grant here". */
+	if (grant->generation != generation)
+		return TF_GENERATION;
+	if (grant->expires && bpf_ktime_get_boot_ns() >= grant->expires)
+		return TF_EXPIRED;
+	return TF_OK;
+}
+
+static long walk_step(__u32 step, struct walk *w)
+{
+	struct dentry *at = w->at, *parent;
+	struct inode *inode = at->d_inode;
+	struct tf_grant *grant;
+
+	w->steps = step + 1;
+	if (!inode) {
+		w->code = TF_NO_DATA;
+		return 1;
+	}
+	w->key.ino = inode->i_ino;
+	if (w->special) {
+		__u64 address = 0;
+
+		/* Read as a number: the verifier does not let a typed pointer move by an offset it does not know. */
+		bpf_core_read(&address, sizeof(address), &at->d_inode);
+		identify(address, inode->i_sb->s_magic, &w->key);
+	}
+	grant = bpf_map_lookup_elem(&tf_grants, &w->key);
+	if (grant) {
+		w->code = check_grant(grant, inode->i_generation);
+		w->rights = grant->rights;
+		return 1;
+	}
+	if (at == w->top) {
+		w->code = TF_NO_GRANT;
+		return 1;
+	}
+	parent = at->d_parent;
+	if (parent == at) {
+		w->code = w->top ? TF_DISCONNECTED : TF_NO_GRANT;
+		return 1;
+	}
+	w->at = parent;
+	return 0;
+}
+
+/*
+ * Finds the grant that decides for an object within its mount. The object is named by its dentry and the mount it was
+ * reached by, both of one struct path; mnt is NULL for the hooks that have none. It returns TF_OK and the grant's
+ * rights, or why there are none.
+ */
+static __always_inline enum tf_code walk(const struct tf_jail *jail, struct dentry *dentry, struct vfsmount *mnt,
+					 struct walk *w)
+{
+	struct super_block *sb = dentry->d_sb;
+
+	__builtin_memset(w, 0, sizeof(*w));
+	w->at = dentry;
+	if (mnt)
+		w->top = mnt->mnt_root;
+	w->key.dev = sb->s_dev;
+	w->key.policy = jail->policy;
+	w->special = is_special(sb->s_magic);
+	w->code = TF_TOO_DEEP; /* stands when the loop ends without an answer */
+	bpf_loop(TF_MAX_DEPTH, walk_step, w, 0);
+	return w->code;
+}
+
+/* Whether the innermost jail allows need by the short way: typed loads, no crossing of mounts, nothing special. */
+static __always_inline bool is_plainly_allowed(const struct tf_jail *jail, struct dentry *dentry,
+					       struct vfsmount *mnt, __u32 need)
+{
+	struct inode *inode = dentry->d_inode;
+	struct walk w;
+	__u16 type;
+
+	if (!inode || jail->parent)
+		return false;
+	type = inode->i_mode & S_IFMT;
+	if (type == S_IFCHR || type == S_IFBLK)
+		return false;
+	return !walk(jail, dentry, mnt, &w) && (w.rights & need) == need;
+}
+
+/*
+ * The same by numbers instead of typed pointers, and on across mounts. Slower, and for everything that the short way
+ * does not allow: it finds the reason as well.
+ */
+struct long_walk {
+	__u64 at;
+	__u64 mount; /* struct mount; 0: within the file system */
+	struct tf_grant_key key;
+	__u32 rights;
+	__u32 code;
+	__u32 crossed; /* a mount was left behind */
+	__u32 first;   /* the object itself is the grant */
+};
+
+static __always_inline void look_at(struct long_walk *w, struct dentry *at)
+{
+	struct super_block *sb = NULL;
+	struct inode *inode = NULL;
+	struct tf_grant *grant;
+	unsigned long number = 0, magic = 0;
+	__u32 generation = 0, dev = 0;
+
+	w->code = TF_NO_DATA;
+	if (bpf_core_read(&inode, sizeof(inode), &at->d_inode) || !inode)
+		return;
+	if (bpf_core_read(&sb, sizeof(sb), &inode->i_sb) || bpf_core_read(&number, sizeof(number), &inode->i_ino) ||
+	    bpf_core_read(&generation, sizeof(generation), &inode->i_generation) ||
+	    bpf_core_read(&dev, sizeof(dev), &sb->s_dev) || bpf_core_read(&magic, sizeof(magic), &sb->s_magic))
+		return;
+	w->key.ino = number;
+	w->key.dev = dev;
+	w->key.volume = 0;
+	if (is_special(magic))
+		identify((__u64)inode, magic, &w->key);
+	w->code = TF_NO_GRANT;
+	grant = bpf_map_lookup_elem(&tf_grants, &w->key);
+	if (grant) {
+		w->code = check_grant(grant, generation);
+		w->rights = grant->rights;
+	}
+}
+
+static long long_walk_step(__u32 step, struct long_walk *w)
+{
+	struct dentry *at = (void *)w->at, *parent = NULL, *root = NULL;
+	struct mount *mount = (void *)w->mount, *above = NULL;
+
+	look_at(w, at);
+	if (w->code != TF_NO_GRANT) {
+		w->first = step == 0;
+		return 1;
+	}
+	w->code = TF_NO_DATA;
+	if (bpf_core_read(&parent, sizeof(parent), &at->d_parent))
+		return 1;
+	if (mount && bpf_core_read(&root, sizeof(root), &mount->mnt.mnt_root))
+		return 1;
+	if (mount && at == root) {
+		if (bpf_core_read(&above, sizeof(above), &mount->mnt_parent) ||
+		    bpf_core_read(&parent, sizeof(parent), &mount->mnt_mountpoint))
+			return 1;
+		if (!above || above == mount) {
+			w->code = TF_NO_GRANT;
+			return 1;
+		}
+		w->mount = (__u64)above;
+		w->crossed = 1;
+	} else if (parent == at) {
+		w->code = mount ? TF_DISCONNECTED : TF_NO_GRANT;
+		return 1;
+	}
+	w->code = TF_TOO_DEEP;
+	w->at = (__u64)parent;
+	return 0;
+}
+
+/* The result of a long walk in one number, for a function that is checked by itself can only return such. */
+#define FOUND_CODE(found) ((found) & 0xff)
+#define FOUND_RIGHTS(found) ((found) >> 8 & 0xff)
+#define FOUND_FIRST 0x10000
+
+/* What tf_find is asked. In memory, because there a typed pointer becomes the number that the function may take. */
+struct question {
+	__u64 dentry;
+	__u64 mnt; /* 0: stay within the file system */
+	__u32 policy;
+	__u32 follow; /* mounts */
+};
+
+/*
+ * Finds the grant that decides for an object in a jail's policy. Beyond the root of its mount the way goes on below the
+ * mount point: for a jail that follows mounts to decide, for any other to say that it is the mount that keeps the
+ * object out.
+ */
+__noinline __u64 tf_find(struct question *q)
+{
+	struct long_walk w = { .code = TF_NO_DATA };
+	__u64 found;
+
+	if (!q)
+		return TF_NO_DATA;
+	w.at = q->dentry;
+	w.key.policy = q->policy;
+	if (q->mnt)
+		w.mount = q->mnt - bpf_core_field_offset(struct mount, mnt);
+	bpf_loop(TF_MAX_DEPTH, long_walk_step, &w, 0);
+	if (w.crossed && !w.code && !q->follow)
+		return w.rights ? TF_MOUNT_BOUNDARY : TF_NO_GRANT;
+	found = w.code | (__u64)w.rights << 8;
+	if (w.first)
+		found |= FOUND_FIRST;
+	return found;
+}
+
+static __always_inline __u64 find(const struct tf_jail *jail, __u64 dentry, __u64 mnt)
+{
+	struct question q = { .dentry = dentry, .mnt = mnt, .policy = jail->policy,
+			      .follow = jail->flags & TF_JAIL_FOLLOW_MOUNTS };
+
+	return tf_find(&q);
+}
+
+static __always_inline __u16 type_of(__u64 dentry)
+{
+	return BPF_CORE_READ((struct dentry *)dentry, d_inode, i_mode) & S_IFMT;
+}
+
+/* Whether an object may be used with all of need. */
+static __always_inline enum tf_code check_object(const struct tf_jail *jail, __u64 dentry, __u64 mnt, __u32 need)
+{
+	__u64 found = find(jail, dentry, mnt);
+	__u16 type;
+
+	if (FOUND_CODE(found))
+		return FOUND_CODE(found);
+	/* Being inside the workspace is not enough for a device: the node itself must be the grant. */
+	type = type_of(dentry);
+	if ((type == S_IFCHR || type == S_IFBLK) && !(found & FOUND_FIRST))
+		return TF_DEVICE_NODE;
+	return (FOUND_RIGHTS(found) & need) == need ? TF_OK : TF_RIGHTS;
+}
+
+/*
+ * Whether a name may be removed, and the rights of what it names. Removing changes the directory, so where the object
+ * is itself a grant the directory's own rights count as well: nobody in a jail removes the workspace.
+ */
+static __always_inline enum tf_code check_name(const struct tf_jail *jail, __u64 dentry, __u64 mnt, __u32 *rights)
+{
+	__u64 found = find(jail, dentry, mnt), above;
+
+	*rights = FOUND_RIGHTS(found);
+	if (FOUND_CODE(found))
+		return FOUND_CODE(found);
+	if (!(*rights & TF_DELETE))
+		return TF_RIGHTS;
+	if (!(found & FOUND_FIRST))
+		return TF_OK;
+	if (dentry == (__u64)BPF_CORE_READ((struct vfsmount *)mnt, mnt_root))
+		return TF_MOUNT_BOUNDARY;
+	above = find(jail, (__u64)BPF_CORE_READ((struct dentry *)dentry, d_parent), mnt);
+	if (FOUND_CODE(above))
+		return FOUND_CODE(above);
+	return FOUND_RIGHTS(above) & TF_DELETE ? TF_OK : TF_RIGHTS;
+}
+
+#endif

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What is not a file: mounts, other processes, sockets, the kernel and the enforcer itself. */
+#ifndef TF_WORLD_H
+#define TF_WORLD_H
+
+/* ---- what no jail may do ---- */
+
+static __always_inline int judge_forbidden(enum tf_hook hook, enum tf_op_id op, __u32 arg, bool silent)
+{
+	struct subject s;
+
+	if (!find_subject(&s))
+		return 0;
+
+	struct request r = { .cgroup = s.cgroup, .slot = s.slot, .hook = hook, .op = op, .error = -EPERM, .arg = arg,
+			     .silent = silent };
+
+	ask_every_jail(&s, &r, TF_FORBIDDEN_OPERATION);
+	return settle(&r, EPERM);
+}
+
+/* args is how many arguments the hook has: the earlier verdict follows them. */
+#define FORBID(name, section, hook, op, args)                                                               \
+	SEC("lsm/" section)                                                                                 \
+	int name(unsigned long long *ctx)                                                                   \
+	{                                                                                                   \
+		if (earlier(ctx, args)) \
+			return earlier(ctx, args); \
+		return judge_forbidden(hook, op, 0, false); \
+	}
+
+FORBID(tf_sb_mount, "sb_mount", TF_HOOK_SB_MOUNT, TF_OP_MOUNT, 5)
+FORBID(tf_sb_remount, "sb_remount", TF_HOOK_SB_REMOUNT, TF_OP_MOUNT, 2)
+FORBID(tf_sb_umount, "sb_umount", TF_HOOK_SB_UMOUNT, TF_OP_MOUNT, 2)
+FORBID(tf_sb_pivotroot, "sb_pivotroot", TF_HOOK_SB_PIVOTROOT, TF_OP_MOUNT, 2)
+FORBID(tf_move_mount, "move_mount", TF_HOOK_MOVE_MOUNT, TF_OP_MOUNT, 2)
+FORBID(tf_path_chroot, "path_chroot", TF_HOOK_PATH_CHROOT, TF_OP_MOUNT, 1)
+
+FORBID(tf_bpf, "bpf", TF_HOOK_BPF, TF_OP_KERNEL, 3)
+FORBID(tf_bpf_kernel_arg, "bpf", TF_HOOK_BPF, TF_OP_KERNEL, 4) /* since 6.15: bool kernel */
+FORBID(tf_perf_event_open, "perf_event_open", TF_HOOK_PERF_EVENT_OPEN, TF_OP_KERNEL, 1)
+FORBID(tf_perf_event_open_old, "perf_event_open", TF_HOOK_PERF_EVENT_OPEN, TF_OP_KERNEL, 2) /* with its attr */
+FORBID(tf_kernel_module_request, "kernel_module_request", TF_HOOK_KERNEL_MODULE_REQUEST, TF_OP_KERNEL, 1)
+FORBID(tf_uring_override_creds, "uring_override_creds", TF_HOOK_URING_OVERRIDE_CREDS, TF_OP_KERNEL, 1)
+
+/*
+ * Privileges over the machine that have no hook of their own, or are asked for before it: loading and removing
+ * modules, kexec, reboot, swapon, quotactl, sethostname, settimeofday, iopl. Files and processes have hooks, bpf and
+ * perf_event_open too, so what is left of root in a jail is being root among its own.
+ */
+static __always_inline bool is_over_the_machine(__u32 cap)
+{
+	switch (cap) {
+	case 16: /* CAP_SYS_MODULE */
+	case 17: /* CAP_SYS_RAWIO */
+	case 20: /* CAP_SYS_PACCT */
+	case 21: /* CAP_SYS_ADMIN */
+	case 22: /* CAP_SYS_BOOT */
+	case 25: /* CAP_SYS_TIME */
+	case 30: /* CAP_AUDIT_CONTROL */
+	case 32: /* CAP_MAC_OVERRIDE */
+	case 33: /* CAP_MAC_ADMIN */
+	case 34: /* CAP_SYSLOG */
+		return true;
+	default:
+		return false;
+	}
+}
+
+#define CAP_OPT_NOAUDIT 2
+
+SEC("lsm/capable")
+int tf_capable(unsigned long long *ctx)
+{
+	struct user_namespace *ns = (void *)ctx[1];
+	__u32 cap = ctx[2];
+	bool asks = ctx[3] & CAP_OPT_NOAUDIT; /* the kernel asks by the way and goes on without */
+
+	if (earlier(ctx, 4))
+		return earlier(ctx, 4);
+	if (!is_over_the_machine(cap))
+		return 0;
+	if (ns->level != 0) /* a user namespace's own root has no power over the machine */
+		return 0;
+	if (is_kernels_own_call())
+		return 0;
+	return judge_forbidden(TF_HOOK_CAPABLE, TF_OP_KERNEL, cap, asks);
+}
+
+/* clone3 can start a process in any cgroup that there is a descriptor of, and O_PATH descriptors are not judged. */
+SEC("lsm/task_alloc")
+int tf_task_alloc(unsigned long long *ctx)
+{
+	if (earlier(ctx, 2))
+		return earlier(ctx, 2);
+	if (!(ctx[1] & CLONE_INTO_CGROUP))
+		return 0;
+	return judge_forbidden(TF_HOOK_TASK_ALLOC, TF_OP_CGROUP, 0, false);
+}
+
+/* ---- other processes ---- */
+
+static __always_inline int judge_task(enum tf_hook hook, enum tf_op_id op, struct task_struct *task, __u32 arg)
+{
+	struct subject s;
+	__u64 cgroup;
+
+	if (!find_subject(&s))
+		return 0;
+	cgroup = cgroup_of(task);
+
+	struct request r = { .cgroup = s.cgroup, .slot = s.slot, .hook = hook, .op = op, .error = -EPERM,
+			     .pid = task->tgid, .arg = arg };
+
+	ask_every_jail(&s, &r, cgroup == s.cgroup || is_in_jail(j, cgroup) ? TF_OK : TF_OTHER_JAIL);
+	return settle(&r, EPERM);
+}
+
+SEC("lsm/ptrace_access_check")
+int tf_ptrace_access_check(unsigned long long *ctx)
+{
+	if (earlier(ctx, 2))
+		return earlier(ctx, 2);
+	return judge_task(TF_HOOK_PTRACE_ACCESS_CHECK, TF_OP_TRACE, (void *)ctx[0], ctx[1]);
+}
+
+/* The tracer is told everything and may change everything, so it must not be somebody outside either. */
+SEC("lsm/ptrace_traceme")
+int tf_ptrace_traceme(unsigned long long *ctx)
+{
+	if (earlier(ctx, 1))
+		return earlier(ctx, 1);
+	return judge_task(TF_HOOK_PTRACE_TRACEME, TF_OP_TRACE, (void *)ctx[0], 0);
+}
+
+SEC("lsm/task_kill")
+int tf_task_kill(unsigned long long *ctx)
+{
+	if (earlier(ctx, 4))
+		return earlier(ctx, 4);
+	return judge_task(TF_HOOK_TASK_KILL, TF_OP_SIGNAL, (void *)ctx[0], ctx[2]);
+}
+
+SEC("lsm/file_send_sigiotask")
+int tf_file_send_sigiotask(unsigned long long *ctx)
+{
+	if (earlier(ctx, 3))
+		return earlier(ctx, 3);
+	return judge_task(TF_HOOK_FILE_SEND_SIGIOTASK, TF_OP_SIGNAL, (void *)ctx[0], ctx[2]);
+}
+
+SEC("lsm/task_setrlimit")
+int tf_task_setrlimit(unsigned long long *ctx)
+{
+	if (earlier(ctx, 3))
+		return earlier(ctx, 3);
+	return judge_task(TF_HOOK_TASK_SETRLIMIT, TF_OP_PRIORITY, (void *)ctx[0], ctx[1]);
+}
+
+#define JUDGE_TASK(name, section, hook, op, args)                                                           \
+	SEC("lsm/" section)                                                                                 \
+	int name(unsigned long long *ctx)                                                                   \
+	{                                                                                                   \
+		if (earlier(ctx, args)) \
+			return earlier(ctx, args); \
+		return judge_task(hook, op, (void *)ctx[0], 0); \
+	}
+
+JUDGE_TASK(tf_task_setnice, "task_setnice", TF_HOOK_TASK_SETNICE, TF_OP_PRIORITY, 2)
+JUDGE_TASK(tf_task_setscheduler, "task_setscheduler", TF_HOOK_TASK_SETSCHEDULER, TF_OP_PRIORITY, 1)
+JUDGE_TASK(tf_task_setioprio, "task_setioprio", TF_HOOK_TASK_SETIOPRIO, TF_OP_PRIORITY, 2)
+
+/* ---- unix sockets ---- */
+
+/*
+ * A socket with a path is an object like any other, and takes the right u. One with an abstract name has none: its
+ * owner has to be in the jail. One without a name is an end of a pair that the task holds already.
+ */
+static __always_inline enum tf_code check_peer(const struct tf_jail *jail, __u64 dentry, __u64 mnt, bool named,
+					       __u64 cgroup)
+{
+	if (!dentry)
+		return !named || is_in_jail(jail, cgroup) ? TF_OK : TF_OTHER_JAIL;
+	return check_object(jail, dentry, mnt, TF_CONNECT);
+}
+
+static __always_inline int judge_peer(enum tf_hook hook, struct sock *peer)
+{
+	struct unix_sock *u = (void *)peer;
+	struct subject s;
+	bool named;
+	__u64 cgroup;
+
+	if (!find_subject(&s))
+		return 0;
+	named = BPF_CORE_READ(u, addr);
+	cgroup = BPF_CORE_READ(peer, sk_cgrp_data.cgroup, kn, id);
+
+	struct request r = { .dentry = (__u64)BPF_CORE_READ(u, path.dentry), .mnt = (__u64)BPF_CORE_READ(u, path.mnt),
+			     .cgroup = s.cgroup, .slot = s.slot, .hook = hook, .op = TF_OP_CONNECT, .error = -EACCES };
+
+	ask_every_jail(&s, &r, check_peer(j, r.dentry, r.mnt, named, cgroup));
+	return settle(&r, EACCES);
+}
+
+SEC("lsm/unix_stream_connect")
+int tf_unix_stream_connect(unsigned long long *ctx)
+{
+	if (earlier(ctx, 3))
+		return earlier(ctx, 3);
+	return judge_peer(TF_HOOK_UNIX_STREAM_CONNECT, (void *)ctx[1]);
+}
+
+SEC("lsm/unix_may_send")
+int tf_unix_may_send(unsigned long long *ctx)
+{
+	struct socket *other = (void *)ctx[1];
+	struct sock *peer;
+
+	if (earlier(ctx, 2))
+		return earlier(ctx, 2);
+	peer = other->sk;
+	if (!peer) /* never seen; nothing to judge by */
+		return judge_forbidden(TF_HOOK_UNIX_MAY_SEND, TF_OP_CONNECT, 0, false);
+	return judge_peer(TF_HOOK_UNIX_MAY_SEND, peer);
+}
+
+#endif
