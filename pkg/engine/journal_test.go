@@ -125,11 +125,27 @@ func TestJournalCut(t *testing.T) {
 	if err := os.WriteFile(path, append(slices.Clone(text), make([]byte, 300)...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r, recovery, err := OpenRegistry(path, Activation{})
-	if err != nil || recovery.Dropped != 300 {
-		t.Fatalf("zeros at the end: %+v, %v", recovery, err)
+	for _, want := range []int{300, 0} {
+		r, recovery, err := OpenRegistry(path, Activation{})
+		if err != nil || recovery.Dropped != want {
+			t.Fatalf("zeros at the end: %+v, %v; want %d dropped", recovery, err, want)
+		}
+		r.Close()
 	}
-	r.Close()
+	// What was cut short is longer than what follows.
+	if err := os.WriteFile(path, append(slices.Clone(text), bytes.Repeat([]byte("x"), 5000)...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{5000, 0} {
+		r, recovery, err := OpenRegistry(path, Activation{})
+		if err != nil || recovery.Dropped != want {
+			t.Fatalf("a long record cut short: %+v, %v; want %d dropped", recovery, err, want)
+		}
+		if _, err := r.Grant(ExpansionRequest{ResourceIdentity: "/next", WorkspaceID: "w"}); err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+	}
 }
 
 // TestJournalDamaged changes every byte of every record but the last newline:
