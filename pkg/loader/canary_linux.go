@@ -200,17 +200,20 @@ func (e *Enforcer) proveAndReport() engine.EnforcementStatus {
 // it, which is gone with the thread however it ends; so nothing depends on how the host mounts its temporary folders.
 func (e *Enforcer) prove(cgroups string) error {
 	done := make(chan error, 1)
+	base := filepath.Join(e.opts.StateDir, "canary")
 	go func() {
 		runtime.LockOSThread() // never unlocked
-		done <- e.proveHere(cgroups)
+		done <- e.proveHere(base, cgroups)
 	}()
-	return <-done
+	err := <-done
+	os.Remove(base) // empty, as the host sees it
+	return err
 }
 
-func (e *Enforcer) proveHere(cgroups string) (err error) {
+func (e *Enforcer) proveHere(base, cgroups string) (err error) {
 	s := &scene{}
 	defer func() { err = errors.Join(err, s.close()) }()
-	if err := s.layOut(filepath.Join(e.opts.StateDir, "canary")); err != nil {
+	if err := s.layOut(base); err != nil {
 		return fmt.Errorf("prepare canaries: %w", err)
 	}
 	if err := s.makeCgroup(cgroups); err != nil {
