@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/thenforce/thenforce/internal/scan"
 	"github.com/thenforce/thenforce/pkg/engine"
 )
 
@@ -124,6 +125,23 @@ func TestExitCodes(t *testing.T) {
 		}
 		if got != test.want {
 			t.Errorf("%v exits with %d, want %d", test.outcomes, got, test.want)
+		}
+	}
+}
+
+func TestScanExit(t *testing.T) {
+	for _, test := range []struct {
+		progress scan.Progress
+		want     int
+	}{
+		{scan.Progress{Entries: 9, Vanished: 1}, 0}, {scan.Progress{Findings: 1}, 3}, {scan.Progress{Trouble: 1}, 1}, {scan.Progress{Findings: 1, Trouble: 1}, 1},
+	} {
+		got := 0
+		if err := scanExit(test.progress); err != nil {
+			got = err.(*exitError).code
+		}
+		if got != test.want {
+			t.Errorf("%+v exits with %d, want %d", test.progress, got, test.want)
 		}
 	}
 }

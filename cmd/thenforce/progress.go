@@ -12,9 +12,10 @@ import (
 	"github.com/thenforce/thenforce/internal/scan"
 )
 
-// progressBar is a line on a terminal that is drawn again and again.
+// progressBar is a line on a terminal that is drawn again and again. The zero value draws nothing.
 type progressBar struct {
-	out io.Writer
+	out   io.Writer
+	width func() int // of the terminal, 0 where not known
 
 	mu    sync.Mutex
 	drawn bool
@@ -31,7 +32,7 @@ func (b *progressBar) follow(s *scan.Scan) (stop func()) {
 		for {
 			select {
 			case <-quit:
-				b.clear()
+				b.aside(func() error { return nil })
 				return
 			case <-tick.C:
 				b.draw(s.Progress(), time.Since(start))
@@ -48,19 +49,25 @@ func (b *progressBar) draw(p scan.Progress, elapsed time.Duration) {
 	const width = 24
 	full := int(p.Done * width)
 	rate := int64(float64(p.Entries) / elapsed.Seconds())
+	line := fmt.Sprintf("[%s%s] %3.0f%%  %s entries  %s/s  %s findings", strings.Repeat("#", full), strings.Repeat(".", width-full),
+		p.Done*100, thousands(p.Entries), thousands(rate), thousands(p.Findings+p.Trouble))
+	// A line that the terminal breaks is one that cannot be taken back.
+	if columns := b.width(); columns > 0 && len(line) >= columns {
+		line = line[:columns-1]
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	fmt.Fprintf(b.out, "\r[%s%s] %3.0f%%  %s entries  %s/s  %s findings\x1b[K", strings.Repeat("#", full), strings.Repeat(".", width-full),
-		p.Done*100, thousands(p.Entries), thousands(rate), thousands(p.Findings+p.Trouble))
+	fmt.Fprintf(b.out, "\r%s\x1b[K", line)
 	b.drawn = true
 }
 
-// clear takes the bar away, so that something else can be written where it is.
-func (b *progressBar) clear() {
+// aside does something that writes to the terminal, with the bar out of its way.
+func (b *progressBar) aside(do func() error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.drawn {
 		io.WriteString(b.out, "\r\x1b[K")
 		b.drawn = false
 	}
+	return do()
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -75,21 +74,25 @@ func (a *app) scan(cmd *cobra.Command, q *question, paths []string) error {
 		return err
 	}
 	defer probes.Close()
-	code := 0
+	var all scan.Progress
 	for _, target := range targets {
 		p, err := a.scanOne(target, probes)
 		if err != nil {
 			return err
 		}
-		switch {
-		case p.Trouble > 0:
-			code = exitFailure
-		case p.Findings > 0 && code == 0:
-			code = exitDenied
-		}
+		all.Trouble += p.Trouble
+		all.Findings += p.Findings
 	}
-	if code != 0 {
-		return exit(code, nil)
+	return scanExit(all)
+}
+
+// scanExit ends a scan: that not all was looked at counts more than what was found.
+func scanExit(p scan.Progress) error {
+	switch {
+	case p.Trouble > 0:
+		return exit(exitFailure, nil)
+	case p.Findings > 0:
+		return exit(exitDenied, nil)
 	}
 	return nil
 }
@@ -99,18 +102,25 @@ func (a *app) scanOne(target scanTarget, probes engine.Probes) (scan.Progress, e
 	if err := workspace.Err(); err != nil {
 		return scan.Progress{}, err
 	}
-	bar := progressBar{out: io.Discard}
+	var bar progressBar
 	s := scan.New(workspace, probes, func(f scan.Finding) error {
-		bar.clear()
-		if a.json {
-			return printJSON(os.Stdout, f)
-		}
-		_, err := fmt.Println(findingLine(os.Stdout, f))
-		return err
+		return bar.aside(func() error {
+			if a.json {
+				return printJSON(os.Stdout, f)
+			}
+			_, err := fmt.Println(findingLine(os.Stdout, f))
+			return err
+		})
 	})
 	stop := func() {}
 	if !a.quiet && !a.json && term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
-		bar.out = os.Stderr
+		bar.out, bar.width = os.Stderr, func() int {
+			columns, _, err := term.GetSize(int(os.Stderr.Fd()))
+			if err != nil {
+				return 0
+			}
+			return columns
+		}
 		stop = bar.follow(s)
 	}
 	err := s.Run(target.parts...)
