@@ -127,6 +127,8 @@ func (v *containmentVector) fs() (*memfs.FS, error) {
 			node.Kind = engine.KindFile
 		case "symlink":
 			node.Kind = engine.KindSymlink
+		case "fifo", "socket", "char", "block":
+			node.Kind = engine.KindOther
 		case "error":
 			node.Err = memfs.Errno(n.Errno)
 		default:

@@ -2,7 +2,11 @@
 
 package engine
 
-import "github.com/thenforce/thenforce/pkg/mountmap"
+import (
+	"slices"
+
+	"github.com/thenforce/thenforce/pkg/mountmap"
+)
 
 // Outcome is the engine's answer to whether a path may be used.
 type Outcome string
@@ -92,7 +96,7 @@ var codes = [...]Code{
 }
 
 // Codes returns every code.
-func Codes() []Code { return codes[:len(codes):len(codes)] }
+func Codes() []Code { return slices.Clone(codes[:]) }
 
 // ContainmentOptions are what a walk may follow. The zero value follows nothing.
 type ContainmentOptions struct {

@@ -24,13 +24,12 @@ type walker struct {
 
 	math      pathMath
 	table     *mountmap.Table
-	refreshed bool
-	linux     bool
+	refreshed bool // the table was asked for again
 
 	// The walk stands at full[:top().end], the root being level 0. An end leaves
-	// out the separator that "/" and `C:\` end in. While the walk
-	// is above the root, after an absolute link or "..", outside is set and
-	// matched counts the names of the root that lead to where it stands.
+	// out the separator that "/" and `C:\` end in. While the walk is above the
+	// root, after an absolute link or "..", outside is set and matched counts the
+	// names of the root that lead to where it stands.
 	full      string
 	depth     int // how many levels there are
 	shallow   [roomyDepth]level
@@ -124,12 +123,11 @@ func (w *walker) prepare(target string) bool {
 		w.settle(EnforcementUnverified, CodeNoProbe, "there is no file-system probe")
 		return false
 	}
-	w.linux = w.workspace.Platform.Platform == "linux"
 	table, err := w.probes.Mounts()
 	switch {
 	case err == nil && table.Len() > 0:
 		w.table = table
-	case w.linux:
+	case w.workspace.Platform.Platform == "linux":
 		reason := "the mount table is empty"
 		if err != nil {
 			reason = "the mount table is unavailable: " + err.Error()
@@ -225,7 +223,7 @@ func (w *walker) enter() bool {
 	}
 	bound := w.workspace.VolumeIdentity
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		w.stop(path, nil, Conflict, CodeRootChanged, "the root does not exist any more")
 		w.stay()
 		return false
@@ -284,8 +282,8 @@ func (w *walker) swept() bool {
 	}
 	e, ok := sweeper.Sweep(w.rootPath(), w.full)
 	root := &w.level(0).id
-	if !ok || e.Dev != root.Dev || e.link() || e.Kind == KindReparse || e.MountRoot ||
-		e.MountID != root.MountID || e.UniqueMountID != root.UniqueMountID {
+	if !ok || e.Kind == KindUnknown || e.Kind == KindReparse || e.link() || e.MountRoot ||
+		e.Dev != root.Dev || e.MountID != root.MountID || e.UniqueMountID != root.UniqueMountID {
 		return false
 	}
 	if w.trailing && !e.directory() {
@@ -389,8 +387,8 @@ func (w *walker) rename(base int, name string) {
 	w.full = full
 }
 
-// down takes one component below the root. last says that it is the last, sep
-// that it has to be a directory.
+// down takes one component below the root. sep says that it has to be a
+// directory.
 func (w *walker) down(name string, sep bool) bool {
 	above := *w.top()
 	path, end := w.extend(name)

@@ -239,6 +239,7 @@ func TestWalkRootChanged(t *testing.T) {
 		expect(t, w, target, followLinks, fsys, outcome, code, resolved)
 	}
 	check("removed", "f", engine.Conflict, engine.CodeRootChanged, "/srv/repo/f")
+	check("file /srv", "f", engine.Conflict, engine.CodeRootChanged, "/srv/repo/f")
 	check("removed", ".", engine.Conflict, engine.CodeRootChanged, "/srv/repo")
 	check("removed", "../x", engine.Denied, engine.CodeOutside, "")
 	check("dir /srv/repo ino=9999", "f", engine.Conflict, engine.CodeRootChanged, "/srv/repo/f")
