@@ -89,6 +89,11 @@ struct file {
 	void *private_data;
 };
 
+struct backing_file {
+	struct file file;
+	struct path user_path;
+};
+
 struct fdtable {
 	__u32 max_fds;
 	struct file **fd;

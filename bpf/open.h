@@ -112,7 +112,8 @@ int tf_file_receive(unsigned long long *ctx)
 
 /*
  * An executable mapping of a file. A mapping of an overlay's file is seen with the overlay's file by mmap, and by
- * mprotect with the layer's, which cannot be judged: that takes the workspace's right to execute.
+ * mprotect with the layer's: that one remembers by which path it was asked for (struct backing_file, Linux 6.5; 6.1
+ * shows the overlay's path itself). Where it does not, executing takes the workspace's right.
  */
 static __always_inline int judge_mapping(enum tf_hook hook, struct file *file)
 {
@@ -132,6 +133,13 @@ static __always_inline int judge_mapping(enum tf_hook hook, struct file *file)
 	struct request r = { .dentry = (__u64)dentry, .mnt = (__u64)mnt, .cgroup = s.cgroup, .slot = s.slot,
 			     .hook = hook, .op = TF_OP_EXEC, .error = -EACCES };
 
+	if (layer && bpf_core_field_exists(struct backing_file, user_path)) {
+		struct backing_file *backing = (void *)file;
+
+		r.dentry = (__u64)BPF_CORE_READ(backing, user_path.dentry);
+		r.mnt = (__u64)BPF_CORE_READ(backing, user_path.mnt);
+		layer = !r.dentry || !r.mnt;
+	}
 	if (layer)
 		ask_every_jail(&s, &r, j->rights & TF_EXEC ? TF_OK : TF_RIGHTS);
 	else

@@ -262,13 +262,16 @@ func (r *run) confine(view supervise.View) error {
 		return nil
 	}
 	var open []loader.OpenObject
-	if view.Tmp != "" {
-		tmp, err := view.Open(view.Tmp)
+	for _, private := range []string{view.Tmp, view.Shm} {
+		if private == "" {
+			continue
+		}
+		dir, err := view.Open(private)
 		if err != nil {
 			return err
 		}
-		defer tmp.Close()
-		open = append(open, loader.OpenObject{File: tmp, Path: view.Tmp, Rights: engine.AllRights, Source: engine.SourcePreset})
+		defer dir.Close()
+		open = append(open, loader.OpenObject{File: dir, Path: private, Rights: engine.AllRights, Source: engine.SourcePreset})
 	}
 	if !r.flags.noStdioGrants {
 		open = append(open, stdioObjects()...)

@@ -833,4 +833,3 @@ func putInt32(b []byte, v int32) {
 		b[i] = byte(v >> (8 * i))
 	}
 }
-

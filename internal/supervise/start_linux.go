@@ -32,7 +32,8 @@ type Command struct {
 	Cgroup *cgroup.Group
 	// SharedCgroup says that Cgroup is not there for this command alone: nothing else in it is ended.
 	SharedCgroup bool
-	// PrivateTmp gives the command a mount namespace of its own with an empty tmpfs on /tmp, which vanishes with
+	// PrivateTmp gives the command a mount namespace of its own with an empty tmpfs on /tmp, and one on /dev/shm for
+	// POSIX shared memory (shm_open(3)), which vanish with
 	// its last process. A system without /tmp gets none.
 	PrivateTmp bool
 	// Expose lists directories and files below /tmp, as absolute paths without symbolic links, that PrivateTmp shall
@@ -60,6 +61,8 @@ type Command struct {
 type View struct {
 	// Tmp is where the private /tmp is mounted, "" without one.
 	Tmp string
+	// Shm is where the private /dev/shm is mounted, "" without one.
+	Shm string
 }
 
 // Open opens a path of the command's mount namespace with O_PATH, following symbolic links.
@@ -140,6 +143,11 @@ func (p *Process) launch(c *Command) error {
 		var err error
 		if view.Tmp, err = mountPrivateTmp(c.Expose); err != nil {
 			return fmt.Errorf("make a private /tmp: %w", err)
+		}
+		if view.Tmp != "" {
+			if view.Shm, err = mountPrivateShm(); err != nil {
+				return fmt.Errorf("make a private /dev/shm: %w", err)
+			}
 		}
 	}
 	if c.Dir != "" {

@@ -56,6 +56,22 @@ func mountPrivateTmp(expose []string) (string, error) {
 	return tmp, nil
 }
 
+// mountPrivateShm does the same for shared memory, in the mount namespace that the thread has by then.
+func mountPrivateShm() (string, error) {
+	const shm = "/dev/shm"
+	fi, err := os.Lstat(shm)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !fi.IsDir() {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if err := unix.Mount("tmpfs", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
+		return "", pathError("mount tmpfs", shm, err)
+	}
+	return shm, nil
+}
+
 // below returns the cleaned paths that are dir or below it, without those below another one of them.
 func below(dir string, paths []string) ([]string, error) {
 	var in []string

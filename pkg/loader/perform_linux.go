@@ -49,15 +49,18 @@ func canaryMain() {
 
 // operations are the words a canary's child knows. Each is one operation, made by the plainest system call.
 var operations = map[string]func(args []string) error{
-	"ready":    func([]string) error { return nil },
-	"open":     func(a []string) error { return withFile(a[0], unix.O_RDONLY, func(int) error { return nil }) },
-	"mknod":    func(a []string) error { return unix.Mknod(a[0], unix.S_IFREG|0o600, 0) },
-	"mkdir":    func(a []string) error { return unix.Mkdir(a[0], 0o700) },
-	"symlink":  func(a []string) error { return unix.Symlink("target", a[0]) },
-	"unlink":   func(a []string) error { return unix.Unlink(a[0]) },
-	"rmdir":    func(a []string) error { return unix.Rmdir(a[0]) },
-	"link":     func(a []string) error { return unix.Link(a[0], a[1]) },
-	"rename":   func(a []string) error { return unix.Rename(a[0], a[1]) },
+	"ready":   func([]string) error { return nil },
+	"open":    func(a []string) error { return withFile(a[0], unix.O_RDONLY, func(int) error { return nil }) },
+	"mknod":   func(a []string) error { return unix.Mknod(a[0], unix.S_IFREG|0o600, 0) },
+	"mkdir":   func(a []string) error { return unix.Mkdir(a[0], 0o700) },
+	"symlink": func(a []string) error { return unix.Symlink("target", a[0]) },
+	"unlink":  func(a []string) error { return unix.Unlink(a[0]) },
+	"rmdir":   func(a []string) error { return unix.Rmdir(a[0]) },
+	"link":    func(a []string) error { return unix.Link(a[0], a[1]) },
+	"rename":  func(a []string) error { return unix.Rename(a[0], a[1]) },
+	"exchange": func(a []string) error {
+		return unix.Renameat2(unix.AT_FDCWD, a[0], unix.AT_FDCWD, a[1], unix.RENAME_EXCHANGE)
+	},
 	"truncate": func(a []string) error { return unix.Truncate(a[0], 0) },
 	"chmod":    func(a []string) error { return unix.Chmod(a[0], 0o640) },
 	"chown":    func(a []string) error { return unix.Chown(a[0], os.Getuid(), os.Getgid()) },
