@@ -26,11 +26,14 @@ demo: build ## watch a jail hold: on this host where its kernel can, else in a g
 test: test-host test-vm ## all tests: on this host, then in guests on every kernel
 
 test-host: ## tests that need no special kernel
+	@command -v node >/dev/null || scripts/need nodejs
+	@scripts/need util-linux procps
 	$(GO) test ./...
 
 test-vm: ## tests tagged vm, in guests (KERNELS=6.1,6.12,7)
-	$(GO) run ./test/vm setup --kernels $(KERNELS)
-	$(GO) run ./test/vm test --kernels $(KERNELS)
+	$(GO) run ./test/vm setup --kernels $(KERNELS) --full
+	$(GO) run ./test/vm test -j 2 --kernels $(KERNELS) --profile default,nolsm,lockdown
+	$(GO) run ./test/vm test -j 2 --kernels 6.12 --profile full,systemd
 
 vm-shell: ## a shell in a guest with thenforce on its PATH (KERNEL=6.12 SCRIPT=file)
 	@$(GO) run ./test/vm setup --kernels $(KERNEL)

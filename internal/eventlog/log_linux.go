@@ -141,7 +141,7 @@ func (l *Log) lock(ctx context.Context, wait bool) (func(), error) {
 	}
 }
 
-// ErrBusy: another process collects. What it takes is in the log too.
+// ErrBusy says that another process collects. What it takes is in the log too.
 var ErrBusy = errors.New("another process collects events")
 
 func (l *Log) append(lines []byte) error {

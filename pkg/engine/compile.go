@@ -283,14 +283,14 @@ func (c *compiler) deny(i int) error {
 	if err := safe(c.math, name); err != nil {
 		return fail(err, "name a plain path")
 	}
-	lexical, rel, ok := c.math.resolve(root, name)
+	_, rel, ok := c.math.resolve(root, name)
 	if !ok {
 		return fail(fmt.Errorf("lies outside the workspace %s", root), "use a grant with the rights none there")
 	}
 	if rel == "" {
 		return fail(errors.New("is the workspace itself"), "deny names inside it, or choose another workspace")
 	}
-	lexical = c.math.child(root, rel)
+	lexical := c.math.child(root, rel)
 	c.denyPath(lexical)
 
 	physical, err := c.physical(rel)

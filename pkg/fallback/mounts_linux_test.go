@@ -17,9 +17,6 @@ import (
 	"github.com/thenforce/thenforce/pkg/engine"
 )
 
-// everything is the option to follow what there is to follow on Linux.
-var everything = engine.ContainmentOptions{FollowSymlinks: true, FollowMountPoints: true}
-
 // mounted makes mounts of every kind in a workspace.
 func mounted(t *testing.T) (root string) {
 	t.Helper()

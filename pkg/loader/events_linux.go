@@ -43,16 +43,10 @@ func OpenEvents(opts Options) (*EventReader, error) {
 // passed takes what is there without waiting. A zero deadline waits for ever.
 func (r *EventReader) Read(deadline time.Time) (Event, error) {
 	r.ring.SetDeadline(deadline)
-	for {
-		if err := r.ring.ReadInto(&r.record); err != nil {
-			return Event{}, err
-		}
-		e, err := parseEvent(r.record.RawSample, time.Now(), bootTime())
-		if err != nil {
-			return Event{}, err
-		}
-		return e, nil
+	if err := r.ring.ReadInto(&r.record); err != nil {
+		return Event{}, err
 	}
+	return parseEvent(r.record.RawSample, time.Now(), bootTime())
 }
 
 // Close wakes a Read that waits.

@@ -2,7 +2,6 @@ package loader
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -649,12 +648,4 @@ func (e *Enforcer) readRecord(id string) (record, error) {
 func formatID(id uint64) string {
 	text := strconv.FormatUint(id, 16)
 	return strings.Repeat("0", max(0, 12-len(text))) + text
-}
-
-// parseID is the reverse of formatID.
-func parseID(text string) (uint64, error) {
-	if len(text) != 12 {
-		return 0, hex.ErrLength
-	}
-	return strconv.ParseUint(text, 16, 64)
 }
