@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # bpf2go's compiler looks for <asm/types.h> here; a name of Debian's multiarch layout.
 export C_INCLUDE_PATH ?= /usr/include/$(shell uname -m)-linux-gnu
 
-.PHONY: help build generate check-generate lint test test-host test-vm vm-shell demo bench-startup clean
+.PHONY: help build generate check-generate lint test test-host test-vm fuzz vm-shell demo bench-startup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test-vm: ## tests tagged vm, in guests (KERNELS=6.1,6.12,7)
 	$(GO) run ./test/vm setup --kernels $(KERNELS) --full
 	$(GO) run ./test/vm test -j 2 --kernels $(KERNELS) --profile default,nolsm,lockdown
 	$(GO) run ./test/vm test -j 2 --kernels 6.12 --profile full,systemd
+
+fuzz: ## every fuzz target for FUZZTIME (20s) each
+	@scripts/fuzz $(or $(FUZZTIME),20s)
 
 vm-shell: ## a shell in a guest with thenforce on its PATH (KERNEL=6.12 SCRIPT=file)
 	@$(GO) run ./test/vm setup --kernels $(KERNEL)
