@@ -52,7 +52,7 @@ generate: ## compile bpf/ and regenerate the Go side of its types
 	$(GO) generate ./...
 
 check-generate: generate ## fail where the committed output of generate is not what the sources give
-	@git diff --exit-code -- pkg/loader/enforcer_bpfel.go pkg/loader/enforcer_bpfel.o || \
+	@git diff --exit-code -- pkg/loader/enforcer_bpfel.go pkg/loader/enforcer_bpfel.o pkg/loader/enforcer_digest.go || \
 	  { echo 'the generated files differ from bpf/: commit what make generate made' >&2; exit 1; }
 
 lint: ## formatting, vet on every system, staticcheck, shellcheck

@@ -312,8 +312,8 @@ func (s *scene) makeCgroup(mount string) error {
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return err
 	}
-	s.path = filepath.Join(parent, fmt.Sprintf("canary-%d", os.Getpid()))
-	if err := os.Mkdir(s.path, 0o755); err != nil {
+	var err error
+	if s.path, err = os.MkdirTemp(parent, "canary-"); err != nil {
 		return err
 	}
 	s.closeAtTheEnd = append(s.closeAtTheEnd, func() error {
@@ -321,7 +321,6 @@ func (s *scene) makeCgroup(mount string) error {
 		os.Remove(parent) // only where nothing else is in it
 		return err
 	})
-	var err error
 	s.cgroup, err = os.Open(s.path)
 	return err
 }

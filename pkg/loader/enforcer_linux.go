@@ -1,7 +1,6 @@
 package loader
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -95,18 +94,21 @@ func Open(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
 	// the lock, still gets the right answer.
 	if e, err := adopt(opts); err == nil {
 		e.report(&status)
-		if status.Settle(); !onlyUnproven(status) {
+		if status.Settle(); !onlyUnproven(status) && (e.isThisBuild() || status.Jails > 0) {
 			return e, status, nil
 		}
 		e.Close()
+		status = look()
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, withLoadError(status, err), nil
 	}
-	return openLocked(opts)
+	return openLocked(opts, false)
 }
 
-// openLocked loads and proves what is not there. Another process may have done so meanwhile.
-func openLocked(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
+// openLocked loads what is not there and proves what is not proven, or all of it. Another process may have done so
+// meanwhile. Programs of another build, with maps of the same ABI, are replaced where no jail depends on them; else
+// they stay in force.
+func openLocked(opts Options, prove bool) (*Enforcer, engine.EnforcementStatus, error) {
 	status := look()
 	unlock, err := lock(opts)
 	if err != nil {
@@ -114,17 +116,29 @@ func openLocked(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
 	}
 	defer unlock()
 	e, err := adopt(opts)
-	if errors.Is(err, fs.ErrNotExist) {
+	if err == nil && !e.isThisBuild() && len(e.liveSlots()) == 0 {
+		e.Close()
+		if err := removePins(opts.pins()); err != nil {
+			return nil, withLoadError(status, &reasonError{engine.StalePins, err}), nil
+		}
+		e, err = load(opts)
+	} else if errors.Is(err, fs.ErrNotExist) {
 		e, err = load(opts)
 	}
 	if err != nil {
 		return nil, withLoadError(status, err), nil
 	}
 	e.report(&status)
-	if status.Settle(); onlyUnproven(status) {
+	if status.Settle(); onlyUnproven(status) || prove && !hasBlocking(status) {
 		status = e.proveAndReport()
 	}
 	return e, status, nil
+}
+
+// isThisBuild reports whether the programs in the kernel are those of this build's object file.
+func (e *Enforcer) isThisBuild() bool {
+	var proof enforcerTfProof
+	return e.proof.Lookup(uint32(0), &proof) == nil && proof.Build == buildDigest()
 }
 
 // OpenLoaded adopts what is pinned, whatever its state, to look at jails and to end them. It returns nil where nothing
@@ -162,20 +176,17 @@ func Inspect(opts Options) engine.EnforcementStatus {
 
 // Verify runs the canaries again whatever has been proven before, loading the programs first where they are not.
 func Verify(opts Options) (engine.EnforcementStatus, error) {
-	e, status, err := Open(opts)
-	if err != nil || e == nil {
-		return status, err
-	}
-	defer e.Close()
+	opts = opts.withDefaults()
+	status := look()
 	if hasBlocking(status) {
+		status.Settle()
 		return status, nil
 	}
-	unlock, err := lock(e.opts)
-	if err != nil {
-		return status, err
+	e, status, err := openLocked(opts, true)
+	if e != nil {
+		e.Close()
 	}
-	defer unlock()
-	return e.proveAndReport(), nil
+	return status, err
 }
 
 func hasBlocking(s engine.EnforcementStatus) bool { return len(s.Blocking()) > 0 }
@@ -729,8 +740,14 @@ func formatBootID(id [16]byte) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", id[0:4], id[4:6], id[6:8], id[8:10], id[10:16])
 }
 
-// buildDigest tells which object file this build carries.
-func buildDigest() [32]byte { return sha256.Sum256(_EnforcerBytes) }
+// buildDigest tells which object file this build carries. It was taken when the file was made: to hash half a megabyte
+// at each start would be a good part of what a start costs.
+func buildDigest() (digest [32]byte) {
+	if _, err := decodeHex(digest[:], objectDigest); err != nil {
+		return [32]byte{} // no pin was ever made by this: TestObjectDigest
+	}
+	return digest
+}
 
 // bug is for states that no input and no kernel can bring about.
 func bug(what string) error { return fmt.Errorf("bug in thenforce: %s; please report it", what) }

@@ -53,6 +53,38 @@ func TestOpenLoadsAdoptsAndProves(t *testing.T) {
 	}
 }
 
+// Programs of another build are replaced where no jail depends on them, and stay where one does.
+func TestOpenReplacesAnotherBuild(t *testing.T) {
+	e := openVerified(t)
+	before, _ := e.attached()
+	var proof enforcerTfProof
+	if err := e.proof.Lookup(uint32(0), &proof); err != nil {
+		t.Fatal(err)
+	}
+	proof.Build[0] ^= 1
+	if err := e.proof.Put(uint32(0), &proof); err != nil {
+		t.Fatal(err)
+	}
+	stage := newStage(t, e, tmpfsIn(t), 0)
+	kept, status, err := Open(Options{})
+	if err != nil || status.State != engine.Verified {
+		t.Fatalf("with a live jail: %v, %v", status.Reasons, err)
+	}
+	if now, _ := kept.attached(); now[0] != before[0] {
+		t.Error("programs were replaced under a live jail")
+	}
+	kept.Close()
+	if err := e.DeleteJail(stage.jail.ID); err != nil {
+		t.Fatal(err)
+	}
+	replaced := openVerified(t)
+	if now, _ := replaced.attached(); now[0] == before[0] {
+		t.Error("programs of another build stayed though no jail needs them")
+	}
+	// The stage's own clean-up finds its jail ended.
+	stage.jail.ID = ""
+}
+
 // The log of a program that the kernel refuses is the only thing that says why; the sizes show what is near the limit.
 func TestEveryProgramVerifies(t *testing.T) {
 	chosen, err := choosePrograms()

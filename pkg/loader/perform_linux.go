@@ -98,6 +98,7 @@ var operations = map[string]func(args []string) error{
 	"protect": func(a []string) error {
 		return withMapping(a[0], unix.PROT_READ, func(m []byte) error { return unix.Mprotect(m, unix.PROT_READ|unix.PROT_EXEC) })
 	},
+	"pty":    func([]string) error { return ownTerminal() },
 	"watch":  func(a []string) error { return watch(a[0]) },
 	"mount":  func(a []string) error { return unix.Mount("none", a[0], "tmpfs", 0, "size=64k") },
 	"chroot": func(a []string) error { return unix.Chroot(a[0]) },
@@ -262,6 +263,20 @@ func receive() error {
 		}
 	}
 	return unix.EACCES // it was dropped
+}
+
+// ownTerminal makes a pseudo terminal and opens its slave by name.
+func ownTerminal() error {
+	return withFile("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY, func(master int) error {
+		if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
+			return err
+		}
+		n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
+		if err != nil {
+			return err
+		}
+		return withFile(fmt.Sprintf("/dev/pts/%d", n), unix.O_RDWR|unix.O_NOCTTY, func(int) error { return nil })
+	})
 }
 
 func watch(path string) error {

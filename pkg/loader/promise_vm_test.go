@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	"github.com/thenforce/thenforce/pkg/engine"
 	"golang.org/x/sys/unix"
 )
@@ -43,6 +44,11 @@ var promise = []struct {
 	{"open /proc/%HOST/status", eacces, "no-grant", "/proc/%HOST/status"},
 	{operation: "open /proc/%PEER/status"},
 	{operation: "open /proc/self/status"},
+	// Terminals: those the jail makes itself, and nobody else's. Devices: the granted ones.
+	{operation: "pty"},
+	{"open %TTY", eacces, "no-grant", "%TTY"},
+	{operation: "open /dev/null"},
+	{"open /dev/kmsg", eacces, "no-grant", ""},
 	// Making names.
 	{operation: "mknod %IN/new"},
 	{"mknod %OUT/new", eacces, "no-grant", ""},
@@ -233,6 +239,8 @@ func newStage(t *testing.T, e *Enforcer, on string, user uint32) *stage {
 				{Path: dirs["in"], Rights: engine.AllRights, Source: engine.SourceWorkspace},
 				{Path: dirs["ro"], Rights: engine.Read, Source: engine.SourcePolicy},
 				{Path: dirs["in/none"], Rights: engine.None, Source: engine.SourcePolicy},
+				{Path: "/dev/null", Rights: engine.Read | engine.Write, Source: engine.SourcePreset},
+				{Path: "/dev/ptmx", Rights: engine.Read | engine.Write, Source: engine.SourcePreset},
 			},
 		},
 	})
@@ -240,7 +248,11 @@ func newStage(t *testing.T, e *Enforcer, on string, user uint32) *stage {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(p.e.DeleteJail(p.jail.ID), p.scene.close()); err != nil {
+		var err error
+		if p.jail.ID != "" {
+			err = p.e.DeleteJail(p.jail.ID)
+		}
+		if err := errors.Join(err, p.scene.close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -257,13 +269,21 @@ func newStage(t *testing.T, e *Enforcer, on string, user uint32) *stage {
 	if p.scene.child, err = startCanary(p.scene.cgroup, nil, attr()); err != nil {
 		t.Fatal(err)
 	}
+	master, slave, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { master.Close(); slave.Close() })
+	if err := os.Chown(slave.Name(), int(user), int(user)); err != nil {
+		t.Fatal(err)
+	}
 	host, err := startCanary(nil, nil, attr()) // the same user's, and outside
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { host.stop() })
 	p.replace = strings.NewReplacer("%IN", dirs["in"], "%RO", dirs["ro"], "%NONE", dirs["in/none"], "%OUT", dirs["out"],
-		"%MNT", dirs["in/mnt"], "%OTHER", dirs["other"],
+		"%MNT", dirs["in/mnt"], "%OTHER", dirs["other"], "%TTY", slave.Name(),
 		"%HOST", strconv.Itoa(host.cmd.Process.Pid), "%PEER", strconv.Itoa(p.scene.peer.cmd.Process.Pid))
 	return p
 }

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"reflect"
 	"strings"
@@ -116,6 +117,12 @@ func TestLayoutFollowsTheObjectFile(t *testing.T) {
 	}
 	if got := int(enforcerTfLimitTF_MAX_ATTACHED); len(attachments) > got {
 		t.Errorf("%d attachments, a proof has room for %d", len(attachments), got)
+	}
+}
+
+func TestObjectDigest(t *testing.T) {
+	if buildDigest() != sha256.Sum256(_EnforcerBytes) {
+		t.Error("objectDigest is not the digest of the object file: make generate")
 	}
 }
 
