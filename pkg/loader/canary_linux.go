@@ -171,7 +171,7 @@ func passDescriptor(s *scene, deny bool) error {
 // proveAndReport runs all canaries and records the proof. The caller holds the lock.
 func (e *Enforcer) proveAndReport() engine.EnforcementStatus {
 	status := look()
-	before, _ := e.attached()
+	before, _, _ := e.attached()
 	if err := e.writeProof(nil); err != nil { // whatever was proven before counts no longer
 		status.Add(engine.MapMismatch, "write proof: "+err.Error())
 	}
@@ -180,7 +180,7 @@ func (e *Enforcer) proveAndReport() engine.EnforcementStatus {
 			status.Add(engine.CanaryFailed, strings.TrimSpace(line))
 		}
 	}
-	after, _ := e.attached()
+	after, _, _ := e.attached()
 	for i := range after {
 		if after[i] != before[i] {
 			status.Add(engine.CanaryFailed, attachments[i].name+" was replaced while it was tested")

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -47,8 +46,7 @@ func (o Options) staging() string { return o.pins() + "-new" }
 // Enforcer is the set of attached programs and their maps. It is not safe for concurrent use; two processes that hold
 // one each are safe, a lock file keeps their changes apart.
 type Enforcer struct {
-	opts  Options
-	links []link.Link // by attachment; nil where it is lost
+	opts Options
 
 	learnProgram                                        *ebpf.Program
 	jails, members, grants, events, canary, runs, proof *ebpf.Map
@@ -272,8 +270,12 @@ func load(opts Options) (_ *Enforcer, err error) {
 	}
 	defer coll.Close()
 
-	e := &Enforcer{opts: opts, links: make([]link.Link, len(attachments))}
+	e := &Enforcer{opts: opts}
+	var links []link.Link
 	defer func() {
+		for _, l := range links {
+			l.Close() // pinned, or not to be
+		}
 		if err != nil {
 			e.Close()
 			removePins(staging)
@@ -290,8 +292,8 @@ func load(opts Options) (_ *Enforcer, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("attach %s: %w", a.name, err)
 		}
-		e.links[i] = l
-		if err := l.Pin(filepath.Join(staging, "link_"+a.name)); err != nil {
+		links = append(links, l)
+		if err := l.Pin(filepath.Join(staging, linkPin(a))); err != nil {
 			return nil, fmt.Errorf("pin link of %s: %w", a.name, err)
 		}
 	}
@@ -315,7 +317,7 @@ func load(opts Options) (_ *Enforcer, err error) {
 		return nil, err
 	}
 	for i := range attachments {
-		if e.links[i] != nil {
+		if chosen[i] != "" {
 			e.state.Attached[i/64] |= 1 << (i % 64)
 		}
 	}
@@ -423,7 +425,7 @@ func adopt(opts Options) (_ *Enforcer, err error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, err
 	}
-	e := &Enforcer{opts: opts, links: make([]link.Link, len(attachments))}
+	e := &Enforcer{opts: opts}
 	defer func() {
 		if err != nil {
 			e.Close()
@@ -435,17 +437,6 @@ func adopt(opts Options) (_ *Enforcer, err error) {
 		}
 		// Not wrapped: a missing pin must not look like "nothing is pinned".
 		return &reasonError{engine.StalePins, fmt.Errorf("open %s: %v", filepath.Join(dir, what), err)}
-	}
-	for i, a := range attachments {
-		pin := "link_" + a.name
-		l, err := link.LoadPinnedLink(filepath.Join(dir, pin), nil)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // report says link-lost
-		}
-		if err != nil {
-			return nil, stale(pin, err)
-		}
-		e.links[i] = l
 	}
 	if e.learnProgram, err = ebpf.LoadPinnedProgram(filepath.Join(dir, enforcerProgTfLearn), nil); err != nil {
 		return nil, stale(enforcerProgTfLearn, err)
@@ -498,12 +489,6 @@ func (e *Enforcer) Close() error {
 	}
 	e.unmap = nil
 	var errs []error
-	for i, l := range e.links {
-		if l != nil {
-			errs = append(errs, l.Close())
-			e.links[i] = nil
-		}
-	}
 	if e.learnProgram != nil {
 		errs = append(errs, e.learnProgram.Close())
 		e.learnProgram = nil
@@ -553,7 +538,7 @@ func removePins(dir string) error {
 // report adds what the kernel says about the attached programs now.
 func (e *Enforcer) report(s *engine.EnforcementStatus) {
 	s.Pins = &engine.PinStatus{Path: e.opts.pins(), ABI: ABI}
-	now, lost := e.attached()
+	now, lost, skipped := e.attached()
 	s.Hooks = s.Hooks[:0]
 	for i, a := range attachments {
 		if e.expected(i) {
@@ -570,8 +555,8 @@ func (e *Enforcer) report(s *engine.EnforcementStatus) {
 	} else if inside {
 		s.Add(engine.InsideJail, "")
 	}
-	if misses := e.recursionMisses(); len(misses) > 0 {
-		s.Add(engine.CanaryFailed, "the kernel skipped programs while another ran on the same CPU: "+strings.Join(misses, ", ")+
+	if len(skipped) > 0 {
+		s.Add(engine.CanaryFailed, "the kernel skipped programs while they ran on the same CPU: "+strings.Join(skipped, ", ")+
 			" (boot with preempt=voluntary, or a kernel that has commit 271de525e1d7)")
 	}
 	for _, slot := range e.liveSlots() {
@@ -597,78 +582,32 @@ func (e *Enforcer) report(s *engine.EnforcementStatus) {
 	}
 }
 
-// attached asks the kernel which program every link runs. A link that is lost has the zero entry.
-func (e *Enforcer) attached() (entries []enforcerTfProofEntry, lost []string) {
+func linkPin(a attachment) string { return "link_" + a.name }
+
+// attached asks the kernel which program every link runs. A link that is lost has the zero entry, as has one that this
+// kernel needs none of. skipped names programs that the kernel skipped because the same program was already running on
+// that CPU: before commit 271de525e1d7 ("bpf: Remove prog->active check for bpf_lsm and bpf_iter", Linux 6.2) a
+// preemptible kernel did that to LSM programs, and a skipped program allows.
+func (e *Enforcer) attached() (entries []enforcerTfProofEntry, lost, skipped []string) {
 	entries = make([]enforcerTfProofEntry, len(attachments))
 	for i, a := range attachments {
 		if !e.expected(i) {
 			continue
 		}
-		entry, err := entryOf(e.links[i])
+		p, err := readPin(filepath.Join(e.opts.pins(), linkPin(a)))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = errors.New("its pin is gone")
+		}
 		if err != nil {
 			lost = append(lost, fmt.Sprintf("%s (%v)", a.name, err))
 			continue
 		}
-		entries[i] = entry
-	}
-	return entries, lost
-}
-
-func entryOf(l link.Link) (enforcerTfProofEntry, error) {
-	if l == nil {
-		return enforcerTfProofEntry{}, errors.New("its pin is gone")
-	}
-	info, err := l.Info()
-	if err != nil {
-		return enforcerTfProofEntry{}, err
-	}
-	if info.Program == 0 {
-		return enforcerTfProofEntry{}, errors.New("it was detached")
-	}
-	program, err := ebpf.NewProgramFromID(info.Program)
-	if err != nil {
-		return enforcerTfProofEntry{}, err
-	}
-	defer program.Close()
-	pi, err := program.Info()
-	if err != nil {
-		return enforcerTfProofEntry{}, err
-	}
-	tag, err := parseTag(pi.Tag)
-	if err != nil {
-		return enforcerTfProofEntry{}, err
-	}
-	return enforcerTfProofEntry{Program: uint32(info.Program), Link: uint32(info.ID), Tag: tag}, nil
-}
-
-func parseTag(text string) (uint64, error) {
-	return strconv.ParseUint(text, 16, 64)
-}
-
-// recursionMisses names programs that the kernel skipped because the same program was already running on that CPU.
-// Before commit 271de525e1d7 ("bpf: Remove prog->active check for bpf_lsm and bpf_iter", Linux 6.2) a preemptible
-// kernel did that to LSM programs, and a skipped program allows.
-func (e *Enforcer) recursionMisses() []string {
-	var missed []string
-	for i, a := range attachments {
-		if a.kind != lsmHook || e.links[i] == nil {
-			continue
-		}
-		info, err := e.links[i].Info()
-		if err != nil {
-			continue // counted as lost
-		}
-		program, err := ebpf.NewProgramFromID(info.Program)
-		if err != nil {
-			continue
-		}
-		stats, err := program.Stats()
-		program.Close()
-		if err == nil && stats.RecursionMisses > 0 {
-			missed = append(missed, fmt.Sprintf("%s %d times", a.name, stats.RecursionMisses))
+		entries[i] = enforcerTfProofEntry{Program: p.program, Link: p.link, Tag: p.tag}
+		if a.kind == lsmHook && p.misses > 0 {
+			skipped = append(skipped, fmt.Sprintf("%s %d times", a.name, p.misses))
 		}
 	}
-	return missed
+	return entries, lost, skipped
 }
 
 func (e *Enforcer) runsOf(a attachment) uint64 {

@@ -35,14 +35,14 @@ func TestOpenLoadsAdoptsAndProves(t *testing.T) {
 		t.Fatalf("before the first load: %v %v", status.State, status.Reasons)
 	}
 	first := openVerified(t)
-	before, lost := first.attached()
+	before, lost, _ := first.attached()
 	if len(lost) > 0 {
 		t.Fatalf("lost right after the load: %v", lost)
 	}
 	first.Close()
 
 	second := openVerified(t)
-	after, _ := second.attached()
+	after, _, _ := second.attached()
 	for i := range after {
 		if after[i] != before[i] {
 			t.Errorf("%s was loaded again: %+v, then %+v", attachments[i].name, before[i], after[i])
@@ -56,7 +56,7 @@ func TestOpenLoadsAdoptsAndProves(t *testing.T) {
 // Programs of another build are replaced where no jail depends on them, and stay where one does.
 func TestOpenReplacesAnotherBuild(t *testing.T) {
 	e := openVerified(t)
-	before, _ := e.attached()
+	before, _, _ := e.attached()
 	var proof enforcerTfProof
 	if err := e.proof.Lookup(uint32(0), &proof); err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestOpenReplacesAnotherBuild(t *testing.T) {
 	if err != nil || status.State != engine.Verified {
 		t.Fatalf("with a live jail: %v, %v", status.Reasons, err)
 	}
-	if now, _ := kept.attached(); now[0] != before[0] {
+	if now, _, _ := kept.attached(); now[0] != before[0] {
 		t.Error("programs were replaced under a live jail")
 	}
 	kept.Close()
@@ -78,7 +78,7 @@ func TestOpenReplacesAnotherBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	replaced := openVerified(t)
-	if now, _ := replaced.attached(); now[0] == before[0] {
+	if now, _, _ := replaced.attached(); now[0] == before[0] {
 		t.Error("programs of another build stayed though no jail needs them")
 	}
 	// The stage's own clean-up finds its jail ended.

@@ -1,0 +1,94 @@
+package loader
+
+import (
+	"encoding/binary"
+	"errors"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// What is attached is asked for at every start, for each of some fifty links. cilium/ebpf's LoadPinnedLink and
+// Program.Info ask for much more than is needed here (types, map ids, instructions), which came to half of what a start
+// costs; so these three bpf(2) commands are called directly. See bpf(2) and linux/bpf.h for the layouts.
+
+// pinned is what a pinned link runs.
+type pinned struct {
+	link, program uint32
+	tag           uint64
+	misses        uint64 // times that the kernel skipped the program; see attached
+}
+
+// readPin asks for the link at a path below a BPF file system. A missing one is fs.ErrNotExist.
+func readPin(path string) (pinned, error) {
+	var p pinned
+	fd, err := openPin(path)
+	if err != nil {
+		return p, err
+	}
+	defer unix.Close(fd)
+	var link [16]byte // struct bpf_link_info: type, id, prog_id
+	if err := objectInfo(fd, link[:]); err != nil {
+		return p, err
+	}
+	p.link, p.program = binary.NativeEndian.Uint32(link[4:]), binary.NativeEndian.Uint32(link[8:])
+	if p.program == 0 {
+		return p, errors.New("it was detached")
+	}
+	prog, err := programByID(p.program)
+	if err != nil {
+		return p, err
+	}
+	defer unix.Close(prog)
+	const tag, misses = 8, 208 // in struct bpf_prog_info
+	var info [misses + 8]byte
+	if err := objectInfo(prog, info[:]); err != nil {
+		return p, err
+	}
+	p.tag, p.misses = binary.BigEndian.Uint64(info[tag:]), binary.NativeEndian.Uint64(info[misses:])
+	return p, nil
+}
+
+func openPin(path string) (int, error) {
+	name, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return -1, err
+	}
+	attr := struct {
+		path  uint64
+		fd    uint32
+		flags uint32
+	}{path: uint64(uintptr(unsafe.Pointer(name)))}
+	fd, err := bpf(unix.BPF_OBJ_GET, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	runtime.KeepAlive(name)
+	return fd, err
+}
+
+func programByID(id uint32) (int, error) {
+	attr := struct{ id, next, flags uint32 }{id: id}
+	return bpf(unix.BPF_PROG_GET_FD_BY_ID, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+}
+
+func objectInfo(fd int, info []byte) error {
+	attr := struct {
+		fd, size uint32
+		info     uint64
+	}{fd: uint32(fd), size: uint32(len(info)), info: uint64(uintptr(unsafe.Pointer(&info[0])))}
+	_, err := bpf(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	runtime.KeepAlive(info)
+	return err
+}
+
+func bpf(cmd uintptr, attr unsafe.Pointer, size uintptr) (int, error) {
+	for {
+		r, _, errno := unix.Syscall(unix.SYS_BPF, cmd, uintptr(attr), size)
+		switch errno {
+		case 0:
+			return int(r), nil
+		case unix.EINTR, unix.EAGAIN:
+		default:
+			return -1, errno
+		}
+	}
+}
