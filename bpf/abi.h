@@ -13,6 +13,7 @@ enum tf_limit {
 	TF_MAX_JAILS = 4096,	  /* slots of tf_jails */
 	TF_MAX_CGROUPS = 65536,	  /* members of all jails together; past it the slow subject test takes over */
 	TF_MAX_GRANTS = 131072,	  /* grants of all policies together */
+	TF_MAX_SIBLINGS = 4096,	  /* processes that setpgid looks through for a group's leader */
 	TF_MAX_PTYS = 65536,	  /* pseudo terminals that jails opened */
 	TF_MEMBER_BITS = 65536,	  /* bits of the first subject filter */
 	TF_MAX_DEPTH = 4096,	  /* dentries one walk may pass; a deeper object is denied (depth) */
@@ -103,7 +104,10 @@ enum tf_hook {
 	TF_HOOK_KERNEL_MODULE_REQUEST = 43,
 	TF_HOOK_CAPABLE = 44,
 	TF_HOOK_URING_OVERRIDE_CREDS = 45,
-	TF_HOOKS = 46,
+	TF_HOOK_SB_KERN_MOUNT = 46,
+	TF_HOOK_FS_CONTEXT_PARSE_PARAM = 47,
+	TF_HOOK_TASK_SETPGID = 48,
+	TF_HOOKS = 49,
 };
 
 /* What was tried, in the words of the engine's ops where it has one. */

@@ -30,12 +30,14 @@
  *   inode_file_setattr (6.17)
  *  file_ioctl,           an allow-list on files and directories; never TIOCSTI,     EPERM
  *   file_ioctl_compat    TIOCLINUX, FIOSETOWN
- *  file_fcntl            F_SETOWN to others                                         EPERM
+ *  file_fcntl            F_SETOWN to others; leases without w                       EPERM
  *  path_notify           inotify and fanotify: read the object; one at a time       EACCES
  * world.h
- *  sb_mount, sb_remount, sb_umount, sb_pivotroot, move_mount, path_chroot           EPERM
+ *  sb_mount, sb_remount, sb_umount, sb_pivotroot, move_mount, path_chroot,          EPERM
+ *   sb_kern_mount, fs_context_parse_param: no mounts, attached or not
  *  ptrace_access_check, ptrace_traceme, task_kill, file_send_sigiotask,             EPERM
- *   task_setrlimit, task_setnice, task_setscheduler, task_setioprio: own jail only
+ *   task_setrlimit, task_setnice, task_setscheduler, task_setioprio,
+ *   task_setpgid: own jail only
  *  task_alloc            starting in another cgroup                                 EPERM
  *  unix_stream_connect,  right u on the path; an abstract name of the own jail      EACCES
  *   unix_may_send

@@ -144,9 +144,17 @@ struct signal_struct {
 
 struct cred;
 
+struct list_head {
+	struct list_head *next;
+};
+
 struct task_struct {
+	unsigned int flags;
 	int pid;
 	int tgid;
+	struct task_struct *real_parent;
+	struct list_head children;
+	struct list_head sibling;
 	struct pid *thread_pid;
 	struct hlist_node pid_links[4];
 	const struct cred *real_cred;
@@ -222,10 +230,12 @@ struct unix_sock {
 #define S_IFREG 0100000
 #define S_IFDIR 0040000
 
+#define PF_IO_WORKER 0x10
 #define PROT_EXEC 4
 #define VM_EXEC 4
 #define F_SETOWN 8
 #define F_SETOWN_EX 15
+#define F_SETLEASE 1024
 #define CLONE_INTO_CGROUP 0x200000000ULL
 
 #define ATTR_ATIME_SET (1 << 7)

@@ -6,13 +6,14 @@
 /*
  * Times, extended attributes and ACLs have hooks without a mount, and overlayfs calls them on its layers' dentries as
  * the jailed task when it copies up. It does so with its mounter's credentials, and a task in a jail cannot override
- * its own (uring_override_creds refuses io_uring's way to), so overridden credentials are overlayfs's.
+ * its own, so overridden credentials are overlayfs's. Two things of io_uring's would look the same: personalities, which
+ * uring_override_creds refuses, and its workers, which run with their submitter's credentials and are judged.
  */
 static __always_inline bool is_kernels_own_call(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 
-	return task->cred != task->real_cred;
+	return task->cred != task->real_cred && !(task->flags & PF_IO_WORKER);
 }
 
 static __always_inline int judge_attribute(enum tf_hook hook, struct dentry *dentry)
@@ -101,17 +102,11 @@ int tf_inode_file_setattr(unsigned long long *ctx)
  */
 static __always_inline __u32 rights_of_ioctl(__u32 cmd)
 {
+	/* Terminal ioctls, which shells and isatty(3) ask of anything: no file system knows them. FIOCLEX and its kin. */
+	if ((cmd & 0xff00) == 0x5400)
+		return 0;
 	switch (cmd) {
-	case 0x5450: /* FIONCLEX */
-	case 0x5451: /* FIOCLEX */
-	case 0x5452: /* FIOASYNC */
-	case 0x5421: /* FIONBIO */
-	case 0x541b: /* FIONREAD */
-	case 0x5460: /* FIOQSIZE */
 	case 0x0002: /* FIGETBSZ */
-	case 0x5401: /* TCGETS, which isatty(3) asks of anything */
-	case 0x5413: /* TIOCGWINSZ, the same */
-	case 0x802c542a: /* TCGETS2, the same */
 	case 0x80086601: /* FS_IOC_GETFLAGS */
 	case 0x80046601: /* FS_IOC32_GETFLAGS */
 	case 0x80087601: /* FS_IOC_GETVERSION */
@@ -241,28 +236,30 @@ int tf_devpts_pty_kill(unsigned long long *ctx)
 	return 0;
 }
 
+/* The number of a struct pid as the current task's pid namespace has it; 0: none. */
+static __always_inline __s32 number_of(struct pid *pid)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	__u32 level = BPF_CORE_READ(task, thread_pid, level);
+	__s32 number = 0;
+
+	if (!pid || BPF_CORE_READ(pid, level) < level)
+		return 0;
+	bpf_probe_read_kernel(&number, sizeof(number),
+			      (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+				      level * bpf_core_type_size(struct upid) + bpf_core_field_offset(struct upid, nr));
+	return number;
+}
+
 /*
  * The owner of a file gets its SIGIO, or whatever F_SETSIG names, from the kernel and without task_kill. Within a jail
- * a file's owner is the process itself or its group.
+ * a file's owner is the process itself. Not its group: outsiders may be in that from before.
  */
 static __always_inline bool is_own_number(__s32 number)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct pid *pid;
-	__u32 level;
-	__s32 own = 0;
+	struct task_struct *task = (void *)bpf_get_current_task();
 
-	if (number < 0) {
-		pid = BPF_CORE_READ(task, signal, pids[PIDTYPE_PGID]);
-		number = -number;
-	} else {
-		pid = BPF_CORE_READ(task, signal, pids[PIDTYPE_TGID]);
-	}
-	level = BPF_CORE_READ(task, thread_pid, level);
-	bpf_probe_read_kernel(&own, sizeof(own),
-			      (void *)pid + bpf_core_field_offset(struct pid, numbers) +
-				      level * bpf_core_type_size(struct upid) + bpf_core_field_offset(struct upid, nr));
-	return own == number;
+	return number > 0 && number == number_of(BPF_CORE_READ(task, signal, pids[PIDTYPE_TGID]));
 }
 
 SEC("lsm/file_fcntl")
@@ -276,7 +273,7 @@ int tf_file_fcntl(unsigned long long *ctx)
 
 	if (earlier(ctx, 3))
 		return earlier(ctx, 3);
-	if (cmd != F_SETOWN && cmd != F_SETOWN_EX)
+	if (cmd != F_SETOWN && cmd != F_SETOWN_EX && cmd != F_SETLEASE)
 		return 0;
 	if (!find_subject(&s))
 		return 0;
@@ -285,6 +282,12 @@ int tf_file_fcntl(unsigned long long *ctx)
 			     .slot = s.slot, .hook = TF_HOOK_FILE_FCNTL, .op = TF_OP_SIGNAL, .error = -EPERM,
 			     .arg = cmd };
 
+	/* A lease makes every other opener wait, writers at least: it takes the right to write. */
+	if (cmd == F_SETLEASE) {
+		r.op = TF_OP_WRITE;
+		ask_every_jail(&s, &r, check_file(j, r.dentry, r.mnt, TF_WRITE));
+		return settle(&r, EPERM);
+	}
 	/* F_SETOWN_EX points to its number, and what it points to can change after it was looked at. */
 	own = cmd == F_SETOWN && (!number || is_own_number(number));
 	ask_every_jail(&s, &r, own ? TF_OK : TF_FORBIDDEN_OPERATION);

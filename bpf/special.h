@@ -113,6 +113,9 @@ static __always_inline enum tf_code check_file(const struct tf_jail *jail, __u64
 		return check_kernel_file(jail, magic, need);
 	if (magic == PROC_MAGIC && is_own_proc(jail, inode))
 		return TF_OK;
+	/* The list of processes, for ps and pgrep to find their own in; what is in it is judged one by one. */
+	if (magic == PROC_MAGIC && need == TF_READ && (__u64)BPF_CORE_READ((struct dentry *)dentry, d_parent) == dentry)
+		return TF_OK;
 	code = check_object(jail, dentry, mnt, need);
 	if (code && code != TF_RIGHTS && !(need & TF_EXEC) && type_of(dentry) == S_IFCHR &&
 	    (is_own_terminal(inode) || is_jails_pty(jail, inode)))

@@ -34,6 +34,9 @@ FORBID(tf_sb_remount, "sb_remount", TF_HOOK_SB_REMOUNT, TF_OP_MOUNT, 2)
 FORBID(tf_sb_umount, "sb_umount", TF_HOOK_SB_UMOUNT, TF_OP_MOUNT, 2)
 FORBID(tf_sb_pivotroot, "sb_pivotroot", TF_HOOK_SB_PIVOTROOT, TF_OP_MOUNT, 2)
 FORBID(tf_move_mount, "move_mount", TF_HOOK_MOVE_MOUNT, TF_OP_MOUNT, 2)
+/* A file system made with fsopen(2): overlayfs changes its working folder as soon as it has one. */
+FORBID(tf_fs_context_parse_param, "fs_context_parse_param", TF_HOOK_FS_CONTEXT_PARSE_PARAM, TF_OP_MOUNT, 2)
+FORBID(tf_sb_kern_mount, "sb_kern_mount", TF_HOOK_SB_KERN_MOUNT, TF_OP_MOUNT, 1)
 FORBID(tf_path_chroot, "path_chroot", TF_HOOK_PATH_CHROOT, TF_OP_MOUNT, 1)
 
 FORBID(tf_bpf, "bpf", TF_HOOK_BPF, TF_OP_KERNEL, 3)
@@ -57,10 +60,12 @@ static __always_inline bool is_over_the_machine(__u32 cap)
 	case 21: /* CAP_SYS_ADMIN */
 	case 22: /* CAP_SYS_BOOT */
 	case 25: /* CAP_SYS_TIME */
+	case 26: /* CAP_SYS_TTY_CONFIG: vhangup of the starter's terminal */
 	case 30: /* CAP_AUDIT_CONTROL */
 	case 32: /* CAP_MAC_OVERRIDE */
 	case 33: /* CAP_MAC_ADMIN */
 	case 34: /* CAP_SYSLOG */
+	case 37: /* CAP_AUDIT_READ */
 		return true;
 	default:
 		return false;
@@ -169,6 +174,96 @@ int tf_task_setrlimit(unsigned long long *ctx)
 JUDGE_TASK(tf_task_setnice, "task_setnice", TF_HOOK_TASK_SETNICE, TF_OP_PRIORITY, 2)
 JUDGE_TASK(tf_task_setscheduler, "task_setscheduler", TF_HOOK_TASK_SETSCHEDULER, TF_OP_PRIORITY, 1)
 JUDGE_TASK(tf_task_setioprio, "task_setioprio", TF_HOOK_TASK_SETIOPRIO, TF_OP_PRIORITY, 2)
+
+/*
+ * Whoever is in a process group gets the signals that terminals send to it, so a process in a jail may found a group or
+ * join one of its jail's: its own, its parent's, one that a child of its parent leads. Shells need no more.
+ */
+struct group_question {
+	__u64 task;
+	__u64 jail; /* id */
+	__s32 number;
+	__u32 found;
+	__u64 head; /* of the parent's children */
+	__u64 at;
+};
+
+static __always_inline bool belongs_to(__u64 task, __u64 jail)
+{
+	__u64 cgroup = BPF_CORE_READ((struct task_struct *)task, cgroups, dfl_cgrp, kn, id);
+	struct tf_member *member = bpf_map_lookup_elem(&tf_members, &cgroup);
+
+	return member && member->jail == jail;
+}
+
+static __always_inline bool leads(__u64 task, __s32 number)
+{
+	return number_of(BPF_CORE_READ((struct task_struct *)task, thread_pid)) == number;
+}
+
+static long look_at_sibling(__u32 step __attribute__((unused)), struct group_question *q)
+{
+	struct list_head *at = (void *)q->at;
+	__u64 task;
+
+	if (!at || q->at == q->head)
+		return 1;
+	task = q->at - bpf_core_field_offset(struct task_struct, sibling);
+	if (leads(task, q->number) && belongs_to(task, q->jail)) {
+		q->found = 1;
+		return 1;
+	}
+	q->at = (__u64)BPF_CORE_READ(at, next);
+	return 0;
+}
+
+__noinline int tf_may_join(struct group_question *q)
+{
+	struct task_struct *task, *parent;
+	struct group_question walk = {};
+	__u32 found = 0;
+
+	if (!q)
+		return 0;
+	task = (void *)q->task;
+	if (leads(q->task, q->number) || number_of(BPF_CORE_READ(task, signal, pids[PIDTYPE_PGID])) == q->number)
+		return 1;
+	parent = BPF_CORE_READ(task, real_parent);
+	if (belongs_to((__u64)parent, q->jail) &&
+	    (leads((__u64)parent, q->number) ||
+	     number_of(BPF_CORE_READ(parent, signal, pids[PIDTYPE_PGID])) == q->number))
+		return 1;
+	walk.jail = q->jail;
+	walk.number = q->number;
+	walk.head = (__u64)parent + bpf_core_field_offset(struct task_struct, children);
+	walk.at = (__u64)BPF_CORE_READ(parent, children.next);
+	bpf_loop(TF_MAX_SIBLINGS, look_at_sibling, &walk, 0);
+	bpf_probe_read_kernel(&found, sizeof(found), &walk.found); /* see tf_find */
+	return found != 0;
+}
+
+SEC("lsm/task_setpgid")
+int tf_task_setpgid(unsigned long long *ctx)
+{
+	struct task_struct *task = (void *)ctx[0];
+	struct group_question q = { .task = ctx[0], .number = ctx[1] };
+	struct subject s;
+	bool joins;
+
+	if (earlier(ctx, 2))
+		return earlier(ctx, 2);
+	if (!find_subject(&s))
+		return 0;
+	if (s.jail)
+		q.jail = s.jail->id;
+	joins = tf_may_join(&q);
+
+	struct request r = { .cgroup = s.cgroup, .slot = s.slot, .hook = TF_HOOK_TASK_SETPGID, .op = TF_OP_SIGNAL,
+			     .error = -EPERM, .pid = task->tgid, .arg = q.number };
+
+	ask_every_jail(&s, &r, joins ? TF_OK : TF_OTHER_JAIL);
+	return settle(&r, EPERM);
+}
 
 /* ---- unix sockets ---- */
 

@@ -33,7 +33,7 @@ type Command struct {
 	// SharedCgroup says that Cgroup is not there for this command alone: nothing else in it is ended.
 	SharedCgroup bool
 	// PrivateTmp gives the command a mount namespace of its own with an empty tmpfs on /tmp, and one on /dev/shm for
-	// POSIX shared memory (shm_open(3)), which vanish with
+	// POSIX shared memory (shm_open(3)), and an IPC namespace, which vanish with
 	// its last process. A system without /tmp gets none.
 	PrivateTmp bool
 	// Expose lists directories and files below /tmp, as absolute paths without symbolic links, that PrivateTmp shall

@@ -69,8 +69,8 @@ var canaries = []canary{
 	{hook: "inode_set_acl", deny: "setacl %OUT/file", errno: eacces, allow: "setacl %IN/file", others: xattrErrnos},
 	{hook: "inode_remove_acl", deny: "removeacl %OUT/file", errno: eacces, allow: "removeacl %IN/file", others: xattrErrnos},
 	{hook: "inode_file_setattr", deny: "filesetattr %OUT/file", errno: eacces, allow: "filesetattr %IN/file", others: xattrErrnos},
-	{hook: "file_ioctl", deny: "ioctl %IN/file 0x80045430", errno: eperm, allow: "ioctl %IN/file 0x541b"},
-	{hook: "file_ioctl_compat", deny: "compat %IN/file 0x80045430", errno: eperm, allow: "compat %IN/file 0x541b",
+	{hook: "file_ioctl", deny: "ioctl %IN/file 0x80045a7f", errno: eperm, allow: "ioctl %IN/file 0x541b"},
+	{hook: "file_ioctl_compat", deny: "compat %IN/file 0x80045a7f", errno: eperm, allow: "compat %IN/file 0x541b",
 		others: []unix.Errno{unix.EFAULT}, optional: true},
 	{hook: "file_fcntl", deny: "setown %IN/file %HOST", errno: eperm, allow: "setown %IN/file 0"},
 	{hook: "file_receive", deny: "receive", errno: eacces, allow: "receive", before: passDescriptor},
@@ -98,6 +98,9 @@ var canaries = []canary{
 	{hook: "perf_event_open", deny: "perf", errno: eperm, refusedBefore: perfIsForPrivileged},
 	{hook: "kernel_module_request", deny: "family", errno: unix.EAFNOSUPPORT},
 	{hook: "capable", deny: "hostname", errno: eperm},
+	{hook: "sb_kern_mount", deny: "kernmount", errno: eperm, namespace: true},
+	{hook: "fs_context_parse_param", deny: "parameter", errno: eperm, namespace: true},
+	{hook: "task_setpgid", deny: "setpgid %GROUP", errno: eperm, allow: "setpgid 0"},
 	{hook: "uring_override_creds", deny: "personality", errno: eperm, optional: true},
 }
 
@@ -110,6 +113,7 @@ type scene struct {
 	files         []*os.File
 	child, peer   *canaryChild
 	root          *canaryChild // root of a user namespace
+	group         *canaryChild // leads a process group of the host, in the same session
 	replace       *strings.Replacer
 	closeAtTheEnd []func() error
 }
@@ -357,6 +361,9 @@ func (s *scene) startChildren(cgroups string) error {
 	if err != nil {
 		return err
 	}
+	if s.group, err = startCanary(nil, nil, nil); err != nil {
+		return err
+	}
 	if s.root, err = startCanary(nil, nil, &syscall.SysProcAttr{
 		Setpgid: true, Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{Size: 1}}, GidMappings: []syscall.SysProcIDMap{{Size: 1}},
@@ -370,7 +377,8 @@ func (s *scene) startChildren(cgroups string) error {
 		return err
 	}
 	s.replace = strings.NewReplacer("%IN", s.in, "%OUT", s.out, "%RO", s.ro, "%CGROUP", cgroups,
-		"%HOST", strconv.Itoa(os.Getpid()), "%PEER", strconv.Itoa(s.peer.cmd.Process.Pid))
+		"%HOST", strconv.Itoa(os.Getpid()), "%PEER", strconv.Itoa(s.peer.cmd.Process.Pid),
+		"%GROUP", strconv.Itoa(s.group.cmd.Process.Pid))
 	return nil
 }
 
@@ -397,7 +405,7 @@ func askForSignals(f *os.File, owner int) error {
 // close ends the children and removes what was made outside the thread's own file system.
 func (s *scene) close() error {
 	var errs []error
-	for _, c := range []*canaryChild{s.child, s.peer, s.root} {
+	for _, c := range []*canaryChild{s.child, s.peer, s.root, s.group} {
 		if c != nil {
 			errs = append(errs, c.stop())
 		}

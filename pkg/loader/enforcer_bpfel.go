@@ -101,53 +101,56 @@ type enforcerTfGrantKey struct {
 type enforcerTfHook uint32
 
 const (
-	enforcerTfHookTF_HOOK_FILE_OPEN             enforcerTfHook = 0
-	enforcerTfHookTF_HOOK_PATH_MKNOD            enforcerTfHook = 1
-	enforcerTfHookTF_HOOK_PATH_MKDIR            enforcerTfHook = 2
-	enforcerTfHookTF_HOOK_PATH_SYMLINK          enforcerTfHook = 3
-	enforcerTfHookTF_HOOK_PATH_UNLINK           enforcerTfHook = 4
-	enforcerTfHookTF_HOOK_PATH_RMDIR            enforcerTfHook = 5
-	enforcerTfHookTF_HOOK_PATH_LINK             enforcerTfHook = 6
-	enforcerTfHookTF_HOOK_PATH_RENAME           enforcerTfHook = 7
-	enforcerTfHookTF_HOOK_PATH_TRUNCATE         enforcerTfHook = 8
-	enforcerTfHookTF_HOOK_PATH_CHMOD            enforcerTfHook = 9
-	enforcerTfHookTF_HOOK_PATH_CHOWN            enforcerTfHook = 10
-	enforcerTfHookTF_HOOK_INODE_SETATTR         enforcerTfHook = 11
-	enforcerTfHookTF_HOOK_INODE_SETXATTR        enforcerTfHook = 12
-	enforcerTfHookTF_HOOK_INODE_REMOVEXATTR     enforcerTfHook = 13
-	enforcerTfHookTF_HOOK_INODE_SET_ACL         enforcerTfHook = 14
-	enforcerTfHookTF_HOOK_INODE_REMOVE_ACL      enforcerTfHook = 15
-	enforcerTfHookTF_HOOK_INODE_FILE_SETATTR    enforcerTfHook = 16
-	enforcerTfHookTF_HOOK_FILE_IOCTL            enforcerTfHook = 17
-	enforcerTfHookTF_HOOK_FILE_IOCTL_COMPAT     enforcerTfHook = 18
-	enforcerTfHookTF_HOOK_FILE_FCNTL            enforcerTfHook = 19
-	enforcerTfHookTF_HOOK_FILE_RECEIVE          enforcerTfHook = 20
-	enforcerTfHookTF_HOOK_MMAP_FILE             enforcerTfHook = 21
-	enforcerTfHookTF_HOOK_FILE_MPROTECT         enforcerTfHook = 22
-	enforcerTfHookTF_HOOK_PATH_NOTIFY           enforcerTfHook = 23
-	enforcerTfHookTF_HOOK_SB_MOUNT              enforcerTfHook = 24
-	enforcerTfHookTF_HOOK_SB_REMOUNT            enforcerTfHook = 25
-	enforcerTfHookTF_HOOK_SB_UMOUNT             enforcerTfHook = 26
-	enforcerTfHookTF_HOOK_SB_PIVOTROOT          enforcerTfHook = 27
-	enforcerTfHookTF_HOOK_MOVE_MOUNT            enforcerTfHook = 28
-	enforcerTfHookTF_HOOK_PATH_CHROOT           enforcerTfHook = 29
-	enforcerTfHookTF_HOOK_PTRACE_ACCESS_CHECK   enforcerTfHook = 30
-	enforcerTfHookTF_HOOK_PTRACE_TRACEME        enforcerTfHook = 31
-	enforcerTfHookTF_HOOK_TASK_KILL             enforcerTfHook = 32
-	enforcerTfHookTF_HOOK_FILE_SEND_SIGIOTASK   enforcerTfHook = 33
-	enforcerTfHookTF_HOOK_TASK_SETRLIMIT        enforcerTfHook = 34
-	enforcerTfHookTF_HOOK_TASK_SETNICE          enforcerTfHook = 35
-	enforcerTfHookTF_HOOK_TASK_SETSCHEDULER     enforcerTfHook = 36
-	enforcerTfHookTF_HOOK_TASK_SETIOPRIO        enforcerTfHook = 37
-	enforcerTfHookTF_HOOK_TASK_ALLOC            enforcerTfHook = 38
-	enforcerTfHookTF_HOOK_UNIX_STREAM_CONNECT   enforcerTfHook = 39
-	enforcerTfHookTF_HOOK_UNIX_MAY_SEND         enforcerTfHook = 40
-	enforcerTfHookTF_HOOK_BPF                   enforcerTfHook = 41
-	enforcerTfHookTF_HOOK_PERF_EVENT_OPEN       enforcerTfHook = 42
-	enforcerTfHookTF_HOOK_KERNEL_MODULE_REQUEST enforcerTfHook = 43
-	enforcerTfHookTF_HOOK_CAPABLE               enforcerTfHook = 44
-	enforcerTfHookTF_HOOK_URING_OVERRIDE_CREDS  enforcerTfHook = 45
-	enforcerTfHookTF_HOOKS                      enforcerTfHook = 46
+	enforcerTfHookTF_HOOK_FILE_OPEN              enforcerTfHook = 0
+	enforcerTfHookTF_HOOK_PATH_MKNOD             enforcerTfHook = 1
+	enforcerTfHookTF_HOOK_PATH_MKDIR             enforcerTfHook = 2
+	enforcerTfHookTF_HOOK_PATH_SYMLINK           enforcerTfHook = 3
+	enforcerTfHookTF_HOOK_PATH_UNLINK            enforcerTfHook = 4
+	enforcerTfHookTF_HOOK_PATH_RMDIR             enforcerTfHook = 5
+	enforcerTfHookTF_HOOK_PATH_LINK              enforcerTfHook = 6
+	enforcerTfHookTF_HOOK_PATH_RENAME            enforcerTfHook = 7
+	enforcerTfHookTF_HOOK_PATH_TRUNCATE          enforcerTfHook = 8
+	enforcerTfHookTF_HOOK_PATH_CHMOD             enforcerTfHook = 9
+	enforcerTfHookTF_HOOK_PATH_CHOWN             enforcerTfHook = 10
+	enforcerTfHookTF_HOOK_INODE_SETATTR          enforcerTfHook = 11
+	enforcerTfHookTF_HOOK_INODE_SETXATTR         enforcerTfHook = 12
+	enforcerTfHookTF_HOOK_INODE_REMOVEXATTR      enforcerTfHook = 13
+	enforcerTfHookTF_HOOK_INODE_SET_ACL          enforcerTfHook = 14
+	enforcerTfHookTF_HOOK_INODE_REMOVE_ACL       enforcerTfHook = 15
+	enforcerTfHookTF_HOOK_INODE_FILE_SETATTR     enforcerTfHook = 16
+	enforcerTfHookTF_HOOK_FILE_IOCTL             enforcerTfHook = 17
+	enforcerTfHookTF_HOOK_FILE_IOCTL_COMPAT      enforcerTfHook = 18
+	enforcerTfHookTF_HOOK_FILE_FCNTL             enforcerTfHook = 19
+	enforcerTfHookTF_HOOK_FILE_RECEIVE           enforcerTfHook = 20
+	enforcerTfHookTF_HOOK_MMAP_FILE              enforcerTfHook = 21
+	enforcerTfHookTF_HOOK_FILE_MPROTECT          enforcerTfHook = 22
+	enforcerTfHookTF_HOOK_PATH_NOTIFY            enforcerTfHook = 23
+	enforcerTfHookTF_HOOK_SB_MOUNT               enforcerTfHook = 24
+	enforcerTfHookTF_HOOK_SB_REMOUNT             enforcerTfHook = 25
+	enforcerTfHookTF_HOOK_SB_UMOUNT              enforcerTfHook = 26
+	enforcerTfHookTF_HOOK_SB_PIVOTROOT           enforcerTfHook = 27
+	enforcerTfHookTF_HOOK_MOVE_MOUNT             enforcerTfHook = 28
+	enforcerTfHookTF_HOOK_PATH_CHROOT            enforcerTfHook = 29
+	enforcerTfHookTF_HOOK_PTRACE_ACCESS_CHECK    enforcerTfHook = 30
+	enforcerTfHookTF_HOOK_PTRACE_TRACEME         enforcerTfHook = 31
+	enforcerTfHookTF_HOOK_TASK_KILL              enforcerTfHook = 32
+	enforcerTfHookTF_HOOK_FILE_SEND_SIGIOTASK    enforcerTfHook = 33
+	enforcerTfHookTF_HOOK_TASK_SETRLIMIT         enforcerTfHook = 34
+	enforcerTfHookTF_HOOK_TASK_SETNICE           enforcerTfHook = 35
+	enforcerTfHookTF_HOOK_TASK_SETSCHEDULER      enforcerTfHook = 36
+	enforcerTfHookTF_HOOK_TASK_SETIOPRIO         enforcerTfHook = 37
+	enforcerTfHookTF_HOOK_TASK_ALLOC             enforcerTfHook = 38
+	enforcerTfHookTF_HOOK_UNIX_STREAM_CONNECT    enforcerTfHook = 39
+	enforcerTfHookTF_HOOK_UNIX_MAY_SEND          enforcerTfHook = 40
+	enforcerTfHookTF_HOOK_BPF                    enforcerTfHook = 41
+	enforcerTfHookTF_HOOK_PERF_EVENT_OPEN        enforcerTfHook = 42
+	enforcerTfHookTF_HOOK_KERNEL_MODULE_REQUEST  enforcerTfHook = 43
+	enforcerTfHookTF_HOOK_CAPABLE                enforcerTfHook = 44
+	enforcerTfHookTF_HOOK_URING_OVERRIDE_CREDS   enforcerTfHook = 45
+	enforcerTfHookTF_HOOK_SB_KERN_MOUNT          enforcerTfHook = 46
+	enforcerTfHookTF_HOOK_FS_CONTEXT_PARSE_PARAM enforcerTfHook = 47
+	enforcerTfHookTF_HOOK_TASK_SETPGID           enforcerTfHook = 48
+	enforcerTfHookTF_HOOKS                       enforcerTfHook = 49
 )
 
 type enforcerTfIdentity struct {
@@ -196,6 +199,7 @@ const (
 	enforcerTfLimitTF_MAX_JAILS    enforcerTfLimit = 4096
 	enforcerTfLimitTF_MAX_CGROUPS  enforcerTfLimit = 65536
 	enforcerTfLimitTF_MAX_GRANTS   enforcerTfLimit = 131072
+	enforcerTfLimitTF_MAX_SIBLINGS enforcerTfLimit = 4096
 	enforcerTfLimitTF_MAX_PTYS     enforcerTfLimit = 65536
 	enforcerTfLimitTF_MEMBER_BITS  enforcerTfLimit = 65536
 	enforcerTfLimitTF_MAX_DEPTH    enforcerTfLimit = 4096
@@ -300,6 +304,7 @@ const (
 	enforcerProgTfFileOpen            = "tf_file_open"
 	enforcerProgTfFileReceive         = "tf_file_receive"
 	enforcerProgTfFileSendSigiotask   = "tf_file_send_sigiotask"
+	enforcerProgTfFsContextParseParam = "tf_fs_context_parse_param"
 	enforcerProgTfInodeFileSetattr    = "tf_inode_file_setattr"
 	enforcerProgTfInodeRemoveAcl      = "tf_inode_remove_acl"
 	enforcerProgTfInodeRemovexattr    = "tf_inode_removexattr"
@@ -327,6 +332,7 @@ const (
 	enforcerProgTfPerfEventOpenOld    = "tf_perf_event_open_old"
 	enforcerProgTfPtraceAccessCheck   = "tf_ptrace_access_check"
 	enforcerProgTfPtraceTraceme       = "tf_ptrace_traceme"
+	enforcerProgTfSbKernMount         = "tf_sb_kern_mount"
 	enforcerProgTfSbMount             = "tf_sb_mount"
 	enforcerProgTfSbPivotroot         = "tf_sb_pivotroot"
 	enforcerProgTfSbRemount           = "tf_sb_remount"
@@ -335,6 +341,7 @@ const (
 	enforcerProgTfTaskKill            = "tf_task_kill"
 	enforcerProgTfTaskSetioprio       = "tf_task_setioprio"
 	enforcerProgTfTaskSetnice         = "tf_task_setnice"
+	enforcerProgTfTaskSetpgid         = "tf_task_setpgid"
 	enforcerProgTfTaskSetrlimit       = "tf_task_setrlimit"
 	enforcerProgTfTaskSetscheduler    = "tf_task_setscheduler"
 	enforcerProgTfUnixMaySend         = "tf_unix_may_send"
@@ -407,6 +414,7 @@ type enforcerProgramSpecs struct {
 	TfFileOpen            *ebpf.ProgramSpec `ebpf:"tf_file_open"`
 	TfFileReceive         *ebpf.ProgramSpec `ebpf:"tf_file_receive"`
 	TfFileSendSigiotask   *ebpf.ProgramSpec `ebpf:"tf_file_send_sigiotask"`
+	TfFsContextParseParam *ebpf.ProgramSpec `ebpf:"tf_fs_context_parse_param"`
 	TfInodeFileSetattr    *ebpf.ProgramSpec `ebpf:"tf_inode_file_setattr"`
 	TfInodeRemoveAcl      *ebpf.ProgramSpec `ebpf:"tf_inode_remove_acl"`
 	TfInodeRemovexattr    *ebpf.ProgramSpec `ebpf:"tf_inode_removexattr"`
@@ -434,6 +442,7 @@ type enforcerProgramSpecs struct {
 	TfPerfEventOpenOld    *ebpf.ProgramSpec `ebpf:"tf_perf_event_open_old"`
 	TfPtraceAccessCheck   *ebpf.ProgramSpec `ebpf:"tf_ptrace_access_check"`
 	TfPtraceTraceme       *ebpf.ProgramSpec `ebpf:"tf_ptrace_traceme"`
+	TfSbKernMount         *ebpf.ProgramSpec `ebpf:"tf_sb_kern_mount"`
 	TfSbMount             *ebpf.ProgramSpec `ebpf:"tf_sb_mount"`
 	TfSbPivotroot         *ebpf.ProgramSpec `ebpf:"tf_sb_pivotroot"`
 	TfSbRemount           *ebpf.ProgramSpec `ebpf:"tf_sb_remount"`
@@ -442,6 +451,7 @@ type enforcerProgramSpecs struct {
 	TfTaskKill            *ebpf.ProgramSpec `ebpf:"tf_task_kill"`
 	TfTaskSetioprio       *ebpf.ProgramSpec `ebpf:"tf_task_setioprio"`
 	TfTaskSetnice         *ebpf.ProgramSpec `ebpf:"tf_task_setnice"`
+	TfTaskSetpgid         *ebpf.ProgramSpec `ebpf:"tf_task_setpgid"`
 	TfTaskSetrlimit       *ebpf.ProgramSpec `ebpf:"tf_task_setrlimit"`
 	TfTaskSetscheduler    *ebpf.ProgramSpec `ebpf:"tf_task_setscheduler"`
 	TfUnixMaySend         *ebpf.ProgramSpec `ebpf:"tf_unix_may_send"`
@@ -555,6 +565,7 @@ type enforcerPrograms struct {
 	TfFileOpen            *ebpf.Program `ebpf:"tf_file_open"`
 	TfFileReceive         *ebpf.Program `ebpf:"tf_file_receive"`
 	TfFileSendSigiotask   *ebpf.Program `ebpf:"tf_file_send_sigiotask"`
+	TfFsContextParseParam *ebpf.Program `ebpf:"tf_fs_context_parse_param"`
 	TfInodeFileSetattr    *ebpf.Program `ebpf:"tf_inode_file_setattr"`
 	TfInodeRemoveAcl      *ebpf.Program `ebpf:"tf_inode_remove_acl"`
 	TfInodeRemovexattr    *ebpf.Program `ebpf:"tf_inode_removexattr"`
@@ -582,6 +593,7 @@ type enforcerPrograms struct {
 	TfPerfEventOpenOld    *ebpf.Program `ebpf:"tf_perf_event_open_old"`
 	TfPtraceAccessCheck   *ebpf.Program `ebpf:"tf_ptrace_access_check"`
 	TfPtraceTraceme       *ebpf.Program `ebpf:"tf_ptrace_traceme"`
+	TfSbKernMount         *ebpf.Program `ebpf:"tf_sb_kern_mount"`
 	TfSbMount             *ebpf.Program `ebpf:"tf_sb_mount"`
 	TfSbPivotroot         *ebpf.Program `ebpf:"tf_sb_pivotroot"`
 	TfSbRemount           *ebpf.Program `ebpf:"tf_sb_remount"`
@@ -590,6 +602,7 @@ type enforcerPrograms struct {
 	TfTaskKill            *ebpf.Program `ebpf:"tf_task_kill"`
 	TfTaskSetioprio       *ebpf.Program `ebpf:"tf_task_setioprio"`
 	TfTaskSetnice         *ebpf.Program `ebpf:"tf_task_setnice"`
+	TfTaskSetpgid         *ebpf.Program `ebpf:"tf_task_setpgid"`
 	TfTaskSetrlimit       *ebpf.Program `ebpf:"tf_task_setrlimit"`
 	TfTaskSetscheduler    *ebpf.Program `ebpf:"tf_task_setscheduler"`
 	TfUnixMaySend         *ebpf.Program `ebpf:"tf_unix_may_send"`
@@ -612,6 +625,7 @@ func (p *enforcerPrograms) Close() error {
 		p.TfFileOpen,
 		p.TfFileReceive,
 		p.TfFileSendSigiotask,
+		p.TfFsContextParseParam,
 		p.TfInodeFileSetattr,
 		p.TfInodeRemoveAcl,
 		p.TfInodeRemovexattr,
@@ -639,6 +653,7 @@ func (p *enforcerPrograms) Close() error {
 		p.TfPerfEventOpenOld,
 		p.TfPtraceAccessCheck,
 		p.TfPtraceTraceme,
+		p.TfSbKernMount,
 		p.TfSbMount,
 		p.TfSbPivotroot,
 		p.TfSbRemount,
@@ -647,6 +662,7 @@ func (p *enforcerPrograms) Close() error {
 		p.TfTaskKill,
 		p.TfTaskSetioprio,
 		p.TfTaskSetnice,
+		p.TfTaskSetpgid,
 		p.TfTaskSetrlimit,
 		p.TfTaskSetscheduler,
 		p.TfUnixMaySend,

@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "98b010af414b3387e6a9ac0bd9a886eeae8b4f45a99984c59c0eec742cc30ba5"
+const objectDigest = "899f73df3df9d949ff13e1abdbb4d85c9ed68bf42c5f78e3e88dc3f41f41f88d"

@@ -108,6 +108,13 @@ var operations = map[string]func(args []string) error{
 	},
 	"traceme": func([]string) error { return call(unix.SYS_PTRACE, unix.PTRACE_TRACEME, 0, 0) },
 	"kill":    func(a []string) error { return unix.Kill(int(number(a[0])), 0) },
+	"setpgid": func(a []string) error { return unix.Setpgid(0, int(number(a[0]))) },
+	"lease": func(a []string) error {
+		return withFile(a[0], unix.O_RDONLY, func(fd int) error {
+			_, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK)
+			return err
+		})
+	},
 	"sigio": func(a []string) error {
 		_, err := unix.Write(int(number(a[0])), []byte{0})
 		return err
@@ -162,6 +169,29 @@ var operations = map[string]func(args []string) error{
 		}
 		defer unix.Close(fd)
 		return unix.FsconfigReconfigure(fd)
+	},
+	"kernmount": func([]string) error {
+		context, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(context)
+		if err := unix.FsconfigCreate(context); err != nil {
+			return err
+		}
+		fd, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, 0)
+		if err == nil {
+			unix.Close(fd)
+		}
+		return err
+	},
+	"parameter": func([]string) error {
+		context, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(context)
+		return unix.FsconfigSetString(context, "size", "64k")
 	},
 	"movemount": func(a []string) error {
 		return unix.MoveMount(detached, "", unix.AT_FDCWD, a[0], unix.MOVE_MOUNT_F_EMPTY_PATH)

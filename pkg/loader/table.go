@@ -57,7 +57,8 @@ var hookNames = [...]string{
 	30: "ptrace_access_check", 31: "ptrace_traceme", 32: "task_kill", 33: "file_send_sigiotask",
 	34: "task_setrlimit", 35: "task_setnice", 36: "task_setscheduler", 37: "task_setioprio", 38: "task_alloc",
 	39: "unix_stream_connect", 40: "unix_may_send", 41: "bpf", 42: "perf_event_open",
-	43: "kernel_module_request", 44: "capable", 45: "uring_override_creds",
+	43: "kernel_module_request", 44: "capable", 45: "uring_override_creds", 46: "sb_kern_mount",
+	47: "fs_context_parse_param", 48: "task_setpgid",
 }
 
 func nameIn(table []string, id int) string {
