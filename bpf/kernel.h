@@ -245,6 +245,9 @@ struct unix_sock {
 
 /* linux/magic.h, and two that only mm/ and fs/ know */
 #define ANON_INODE_MAGIC 0x09041934
+#define BPF_FS_MAGIC 0xcafe4a11
+#define CGROUP_MAGIC 0x27e0eb
+#define CGROUP2_MAGIC 0x63677270
 #define BTRFS_MAGIC 0x9123683E
 #define DEVPTS_MAGIC 0x1cd1
 #define HUGETLBFS_MAGIC 0x958458f6

@@ -97,6 +97,15 @@ static __always_inline bool is_jails_pty(const struct tf_jail *jail, struct inod
 	return owner && *owner == jail->id;
 }
 
+/* /proc/PID/autogroup sets the priority of the whole session, which may reach beyond the jail. */
+static __always_inline bool is_autogroup(__u64 dentry)
+{
+	char name[12] = {};
+
+	bpf_probe_read_kernel_str(name, sizeof(name), BPF_CORE_READ((struct dentry *)dentry, d_name.name));
+	return !__builtin_memcmp(name, "autogroup", 10);
+}
+
 /*
  * Whether a file may be used with all of need. This is the whole question for an open file, whatever it is: the named
  * objects by their grants, the others by the rules above.
@@ -112,7 +121,7 @@ static __always_inline enum tf_code check_file(const struct tf_jail *jail, __u64
 	if (is_kernel_mount(mnt))
 		return check_kernel_file(jail, magic, need);
 	if (magic == PROC_MAGIC && is_own_proc(jail, inode))
-		return TF_OK;
+		return need & TF_WRITE && is_autogroup(dentry) ? TF_RIGHTS : TF_OK;
 	/* The list of processes, for ps and pgrep to find their own in; what is in it is judged one by one. */
 	if (magic == PROC_MAGIC && need == TF_READ && (__u64)BPF_CORE_READ((struct dentry *)dentry, d_parent) == dentry)
 		return TF_OK;

@@ -129,6 +129,15 @@ static __always_inline enum tf_code walk(const struct tf_jail *jail, struct dent
 	return w->code;
 }
 
+/*
+ * Where cgroups and pinned BPF objects live: whoever writes there can leave every jail. No grant gives more than reading,
+ * whatever it says and however wide it is.
+ */
+static __always_inline bool is_enforcers_own(__u64 magic)
+{
+	return magic == CGROUP2_MAGIC || magic == CGROUP_MAGIC || magic == BPF_FS_MAGIC;
+}
+
 /* Whether the innermost jail allows need by the short way: typed loads, no crossing of mounts, nothing special. */
 static __always_inline bool is_plainly_allowed(const struct tf_jail *jail, struct dentry *dentry,
 					       struct vfsmount *mnt, __u32 need)
@@ -137,7 +146,7 @@ static __always_inline bool is_plainly_allowed(const struct tf_jail *jail, struc
 	struct walk w;
 	__u16 type;
 
-	if (!inode || jail->parent)
+	if (!inode || jail->parent || is_enforcers_own(dentry->d_sb->s_magic))
 		return false;
 	type = inode->i_mode & S_IFMT;
 	if (type == S_IFCHR || type == S_IFBLK)
@@ -157,6 +166,8 @@ struct long_walk {
 	__u32 code;
 	__u32 crossed; /* a mount was left behind */
 	__u32 first;   /* the object itself is the grant */
+	__u32 own;     /* the way passed a file system that jails rest on */
+	__u32 pad;
 };
 
 static __always_inline void look_at(struct long_walk *w, struct dentry *at)
@@ -179,6 +190,8 @@ static __always_inline void look_at(struct long_walk *w, struct dentry *at)
 	w->key.volume = 0;
 	if (is_special(magic))
 		identify((__u64)inode, magic, &w->key);
+	if (is_enforcers_own(magic))
+		w->own = 1;
 	w->code = TF_NO_GRANT;
 	grant = bpf_map_lookup_elem(&tf_grants, &w->key);
 	if (grant) {
@@ -259,6 +272,8 @@ __noinline __u64 tf_find(struct question *q)
 		return TF_NO_DATA;
 	if (end.crossed && !end.code && !q->follow)
 		return end.rights ? TF_MOUNT_BOUNDARY : TF_NO_GRANT;
+	if (end.own)
+		end.rights &= TF_READ;
 	found = end.code | (__u64)end.rights << 8;
 	if (end.first)
 		found |= FOUND_FIRST;

@@ -111,34 +111,65 @@ func (r *run) writeReport(out report) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(r.flags.report, append(text, '\n'))
-}
-
-// replaceFile writes a file so that a reader finds the old content or the new, and never a part. What cannot be
-// replaced, such as a device or a pipe, is written to.
-func replaceFile(path string, text []byte) error {
-	if fi, err := os.Stat(path); err == nil && !fi.Mode().IsRegular() {
-		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
-		if err != nil {
+	if r.file == nil {
+		if r.file, err = openReport(r.flags.report); err != nil {
 			return fmt.Errorf("--report: %w", err)
 		}
-		_, err = f.Write(text)
-		return errors.Join(err, f.Close())
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
-	if err != nil {
-		return fmt.Errorf("--report: %w", err)
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
+	if err := r.file.write(append(text, '\n')); err != nil {
 		return fmt.Errorf("--report: %w", err)
 	}
 	return nil
+}
+
+// reportFile is where the report goes. What it is was decided before the command ran: the command may be able to put
+// something else there, a link or a pipe, and must not lead thenforce by that.
+type reportFile struct {
+	dir  *os.Root
+	name string
+	open *os.File // what cannot be replaced, such as a device or a pipe, is written to
+}
+
+func openReport(path string) (*reportFile, error) {
+	if fi, err := os.Stat(path); err == nil && !fi.Mode().IsRegular() {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return nil, err
+		}
+		return &reportFile{open: f}, nil
+	}
+	// A link that was there before is the operator's: the file it leads to is replaced.
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		path = resolved
+	}
+	dir, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	return &reportFile{dir: dir, name: filepath.Base(path)}, nil
+}
+
+// write replaces the file so that a reader finds the old content or the new, and never a part. Names are taken in the
+// directory that was opened, and none is followed.
+func (r *reportFile) write(text []byte) error {
+	if r.open != nil {
+		_, err := r.open.Write(text)
+		return err
+	}
+	aside := fmt.Sprintf(".%s.%d", r.name, os.Getpid())
+	r.dir.Remove(aside)
+	f, err := r.dir.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = r.dir.Rename(aside, r.name)
+	}
+	if err != nil {
+		r.dir.Remove(aside)
+	}
+	return err
 }
 
 func signalName(sig syscall.Signal) string {

@@ -96,6 +96,7 @@ func (a *app) run(f *runFlags, args []string) error {
 	result, err := r.do(extra, signals)
 	if err != nil {
 		code := supervise.ExitCode(err)
+		r.close()
 		r.finish(report{Exit: &reportExit{Code: code, From: "thenforce"}})
 		return exit(code, r.advise(err))
 	}
@@ -103,11 +104,11 @@ func (a *app) run(f *runFlags, args []string) error {
 	if f.failOnDenial && code == 0 && r.denials > 0 {
 		code = exitDenied
 	}
+	r.close() // before anything is written where the command could be
 	if err := r.finish(report{Exit: &reportExit{Code: code, Signal: signalName(result.Signal), From: "command"}}); err != nil {
 		return exit(exitOwn, err)
 	}
 	if code == result.Code {
-		r.close()
 		result.Exit()
 	}
 	return exit(code, nil)
@@ -127,6 +128,7 @@ type run struct {
 	denials  uint64
 	events   []loader.Event
 	ended    bool
+	file     *reportFile
 }
 
 func (r *run) do(extra []*os.File, signals *supervise.Signals) (supervise.Result, error) {
@@ -278,6 +280,7 @@ func (r *run) confine(view supervise.View) error {
 	}
 	jail, err := r.enforcer.CreateJail(loader.JailSpec{
 		Cgroup: r.group.File(), CgroupPath: r.group.Path(), Name: r.flags.name, Sets: r.sets, Open: open,
+		Owned: true,
 	})
 	if err != nil {
 		return err
@@ -376,16 +379,20 @@ func (r *run) close() {
 		return
 	}
 	r.ended = true
-	if r.jail != nil {
-		if err := r.enforcer.DeleteJail(r.jail.ID); err != nil {
-			logrus.Warnf("delete jail: %v", err)
-		}
-	}
+	// The jail goes after the last task: what sits in the kernel and does not end even when killed is judged when it
+	// wakes. Then the jail stays, and a later command collects it.
+	left := false
 	if r.group != nil {
 		if err := r.group.Remove(); err != nil {
-			logrus.Warnf("remove cgroup: %v", err)
+			left = true
+			logrus.Warnf("remove cgroup: %v; the jail stays until it is empty", err)
 		}
 		r.group.Close()
+	}
+	if r.jail != nil && !left {
+		if err := r.enforcer.DeleteJail(r.jail.ID); err != nil && !errors.Is(err, loader.ErrNoJail) {
+			logrus.Warnf("delete jail: %v", err)
+		}
 	}
 	if r.enforcer != nil {
 		r.enforcer.Close()

@@ -582,6 +582,51 @@ func TestNothingOutlivesTheCommand(t *testing.T) {
 	assertNothingLeft(t)
 }
 
+// A killed thenforce leaves its command jailed; when that has ended too, the next command clears up.
+func TestKilledThenforce(t *testing.T) {
+	p := newPlace(t)
+	cmd := exec.Command("thenforce", "run", "--workspace", p.work, "--cwd", p.work, "--", "sh", "-c",
+		`echo x >ready; while [ ! -e go ]; do sleep 0.05; done; cat ../outside/secret >stolen 2>error; echo x >done`)
+	if err := cmd.Start(); err != nil { // without pipes, which the orphan would hold open
+		t.Fatal(err)
+	}
+	waitFor(t, p.work+"/ready")
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	if r := thenforce(t, "jail", "list", "--json"); strings.Count(r.stdout, "\n") != 1 {
+		t.Errorf("the jail has to stay: %v", r)
+	}
+	if err := os.WriteFile(p.work+"/go", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, p.work+"/done")
+	if text, err := os.ReadFile(p.work + "/stolen"); err != nil || len(text) != 0 {
+		t.Errorf("the orphan read %q, %v", text, err)
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for r := thenforce(t, "jail", "list", "--json"); r.stdout != "" && time.Now().Before(deadline); {
+		time.Sleep(100 * time.Millisecond)
+		r = thenforce(t, "jail", "list", "--json")
+	}
+	assertNothingLeft(t)
+	// A verification that was killed leaves nothing either.
+	for _, after := range []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond, time.Second} {
+		verify := exec.Command("thenforce", "status", "--verify")
+		if err := verify.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(after)
+		verify.Process.Kill()
+		verify.Wait()
+	}
+	if r := thenforce(t, "run", "--workspace", p.work, "--", "true"); r.code != 0 {
+		t.Errorf("the next run: %v", r)
+	}
+	assertNothingLeft(t)
+}
+
 // A jail on an existing cgroup holds for what is in it, and ends when deleted.
 func TestJailOnExistingCgroup(t *testing.T) {
 	p := newPlace(t)
@@ -679,6 +724,48 @@ func TestReportAndFailOnDenial(t *testing.T) {
 	}
 	if _, err := os.Stat(p.work + "/ran"); err == nil {
 		t.Error("the command ran though its report could not be written")
+	}
+	assertNothingLeft(t)
+}
+
+// A command that can change the place of its own report leads thenforce nowhere by that.
+func TestReportWhereTheCommandIs(t *testing.T) {
+	for _, swap := range []string{"rm -rf rep; ln -s ../outside rep", "rm rep/r.json; mkfifo rep/r.json", "rm rep/r.json; ln -s ../../outside/secret rep/r.json"} {
+		p := newPlace(t)
+		if err := os.Mkdir(p.work+"/rep", 0o777); err != nil {
+			t.Fatal(err)
+		}
+		before := tree(t, p.outside)
+		cmd := exec.Command("timeout", "20", "thenforce", "run", "--workspace", p.work, "--cwd", p.work, "--report", p.work+"/rep/r.json", "--", "sh", "-c", swap)
+		if r := finish(t, cmd); r.code != 0 && r.code != 125 {
+			t.Errorf("%s: %v", swap, r)
+		}
+		if after := tree(t, p.outside); after != before {
+			t.Errorf("%s: the outside changed from\n%sto\n%s", swap, before, after)
+		}
+	}
+	assertNothingLeft(t)
+}
+
+// No grant opens what jails rest on.
+func TestGrantsOfTheEnforcersOwn(t *testing.T) {
+	p := newPlace(t)
+	for _, path := range []string{"/sys/fs/cgroup", "/sys/fs/bpf", "/run", "/run/thenforce"} {
+		r := thenforce(t, "run", "--workspace", p.work, "--grant", path+":rw", "--", "true")
+		if r.code != 125 || !strings.Contains(r.stderr, path) {
+			t.Errorf("%s: want 125 and a reason: %v", path, r)
+		}
+	}
+	// Nor does one around them that follows mounts.
+	r := thenforce(t, "run", "--workspace", "/", "--workspace-rights", "rwx", "--follow-mounts", "--", "true")
+	if r.code == 0 {
+		r = thenforce(t, "run", "--workspace", "/", "--follow-mounts", "--", "sh", "-c", "echo $$ >/sys/fs/cgroup/cgroup.procs; cat /proc/self/cgroup; rm -r /sys/fs/bpf/thenforce")
+		if !strings.Contains(r.stdout, "/thenforce/") {
+			t.Errorf("it left its cgroup: %v", r)
+		}
+	}
+	if r := thenforce(t, "status"); r.code != 0 {
+		t.Errorf("status afterwards: %v", r)
 	}
 	assertNothingLeft(t)
 }

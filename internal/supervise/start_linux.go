@@ -33,7 +33,7 @@ type Command struct {
 	// SharedCgroup says that Cgroup is not there for this command alone: nothing else in it is ended.
 	SharedCgroup bool
 	// PrivateTmp gives the command a mount namespace of its own with an empty tmpfs on /tmp, and one on /dev/shm for
-	// POSIX shared memory (shm_open(3)), and an IPC namespace, which vanish with
+	// POSIX shared memory (shm_open(3)), which vanish with
 	// its last process. A system without /tmp gets none.
 	PrivateTmp bool
 	// Expose lists directories and files below /tmp, as absolute paths without symbolic links, that PrivateTmp shall
@@ -137,6 +137,13 @@ func Start(c Command) (*Process, error) {
 func (p *Process) launch(c *Command) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare the working directory: %w", err)
+	}
+	// System V IPC and POSIX message queues have names that no file system judges: a command in a cgroup of its own has
+	// its own of them.
+	if c.Cgroup != nil && !c.SharedCgroup {
+		if err := unix.Unshare(unix.CLONE_NEWIPC); err != nil {
+			return fmt.Errorf("unshare IPC: %w", err)
+		}
 	}
 	var view View
 	if c.PrivateTmp {

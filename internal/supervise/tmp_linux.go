@@ -26,8 +26,7 @@ func mountPrivateTmp(expose []string) (string, error) {
 	if err != nil || slices.Contains(expose, tmp) {
 		return "", err
 	}
-	// System V IPC and POSIX message queues have names that no file system judges: a namespace of their own as well.
-	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWIPC); err != nil {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return "", os.NewSyscallError("unshare", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {

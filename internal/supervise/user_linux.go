@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -197,6 +198,12 @@ func CheckDirectories(u *User, dirs ...string) error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			return fmt.Errorf("unshare the working directory: %w", err)
 		}
+		// Opened before the switch: the user need not be able to enter the caller's own directory.
+		start, err := unix.Open(".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return pathError("open", ".", err)
+		}
+		defer unix.Close(start)
 		who := ""
 		if u.switches() {
 			who = u.Name
@@ -204,17 +211,14 @@ func CheckDirectories(u *User, dirs ...string) error {
 				return fmt.Errorf("act as user %s: %w", u.Name, err)
 			}
 		}
-		start, err := unix.Open(".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return pathError("open", ".", err)
-		}
-		defer unix.Close(start)
 		for _, dir := range dirs {
 			if err := unix.Chdir(dir); err != nil {
 				return &AccessError{Path: dir, At: firstBarrier(start, dir, err), User: who, Err: err}
 			}
-			if err := unix.Fchdir(start); err != nil {
-				return pathError("fchdir", ".", err)
+			if !filepath.IsAbs(dir) { // the next one may be relative too
+				if err := unix.Fchdir(start); err != nil {
+					return pathError("fchdir", ".", err)
+				}
 			}
 		}
 		return nil
@@ -231,7 +235,7 @@ func firstBarrier(start int, dir string, reason error) string {
 		if unix.Chdir(dir[:i]) == reason {
 			return dir[:i]
 		}
-		if unix.Fchdir(start) != nil {
+		if !filepath.IsAbs(dir) && unix.Fchdir(start) != nil {
 			break
 		}
 	}

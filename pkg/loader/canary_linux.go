@@ -118,6 +118,9 @@ type scene struct {
 	closeAtTheEnd []func() error
 }
 
+// canaryPrefix begins the names of the canaries' cgroups.
+const canaryPrefix = "canary-"
+
 const canaryText = "a canary's secret\n"
 
 func absent(name string) func(*scene) error {
@@ -220,7 +223,7 @@ func (e *Enforcer) proveHere(base, cgroups string) (err error) {
 	if err := s.layOut(base); err != nil {
 		return fmt.Errorf("prepare canaries: %w", err)
 	}
-	if err := s.makeCgroup(cgroups); err != nil {
+	if err := s.makeCgroup(cgroups, canaryPrefix); err != nil {
 		return fmt.Errorf("prepare canaries: %w", err)
 	}
 	open, closeAll, err := canaryObjects()
@@ -311,13 +314,20 @@ func (s *scene) listen(dir string) error {
 	return nil
 }
 
-func (s *scene) makeCgroup(mount string) error {
+func (s *scene) makeCgroup(mount, prefix string) error {
 	parent := filepath.Join(mount, "thenforce")
+	// What a killed verification left: whoever verifies now holds the lock, so none of these is at work.
+	stale, err := filepath.Glob(filepath.Join(parent, canaryPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range stale {
+		endCanaries(path)
+	}
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return err
 	}
-	var err error
-	if s.path, err = os.MkdirTemp(parent, "canary-"); err != nil {
+	if s.path, err = os.MkdirTemp(parent, prefix); err != nil {
 		return err
 	}
 	s.closeAtTheEnd = append(s.closeAtTheEnd, func() error {
@@ -610,6 +620,14 @@ func (e *Enforcer) proveTerminals(*scene) error {
 		return fmt.Errorf("devpts_pty_kill: a terminal that is gone still belongs to a jail (%v)", err)
 	}
 	return nil
+}
+
+// endCanaries kills what is left in the cgroup of an abandoned verification, and removes it with its child.
+func endCanaries(cgroup string) {
+	os.WriteFile(filepath.Join(cgroup, "cgroup.kill"), []byte("1"), 0)
+	removeCgroup(filepath.Join(cgroup, "sub"))
+	removeCgroup(cgroup)
+	os.Remove(filepath.Dir(cgroup)) // only where nothing else is in it
 }
 
 // removeCgroup removes an empty cgroup. Tasks that were just waited for may take a moment to leave it.

@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "899f73df3df9d949ff13e1abdbb4d85c9ed68bf42c5f78e3e88dc3f41f41f88d"
+const objectDigest = "e7e00fd8c99fbf75c2d5e7bb31b007be5f3d5f434020b90fad83ad6e51f8e90a"

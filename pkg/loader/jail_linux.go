@@ -51,6 +51,9 @@ type JailSpec struct {
 	Name string
 	// Sets is what engine.Compile made of a policy.
 	Sets engine.AllowedSets
+	// Owned ties the jail to this process: once the process is gone and the cgroup is empty, the next command that
+	// looks collects the jail and removes the cgroup. Until then it holds.
+	Owned bool
 	// Open holds further grants. Where one is an object of Sets too, the rights of Sets count.
 	Open []OpenObject
 
@@ -88,8 +91,9 @@ type Jail struct {
 	Lost    uint64 // events of this jail that nobody can read any more
 	Gone    bool   // the cgroup is not there any more
 
-	slot int
-	id   uint64
+	slot  int
+	id    uint64
+	owner *owner
 }
 
 // record is a jail as it lies in the state directory.
@@ -100,7 +104,41 @@ type record struct {
 	CgroupID  uint64        `json:"cgroupId,string"`
 	Workspace string        `json:"workspace"`
 	CreatedAt time.Time     `json:"createdAt"`
+	Owner     *owner        `json:"owner,omitempty"`
 	Grants    []grantRecord `json:"grants"`
+}
+
+// owner is a process; with its start time the number cannot be taken for another one's.
+type owner struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start,string"` // field 22 of proc_pid_stat(5)
+}
+
+func ownerOf(pid int) (*owner, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	// The name in field 2 may hold anything, but the last parenthesis ends it.
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	const start = 22 - 3
+	if len(fields) <= start {
+		return nil, fmt.Errorf("read /proc/%d/stat: it is cut short", pid)
+	}
+	at, err := strconv.ParseUint(fields[start], 10, 64)
+	return &owner{PID: pid, Start: at}, err
+}
+
+// isGone reports whether the process has ended. What cannot be found out counts as there.
+func (o *owner) isGone() bool {
+	now, err := ownerOf(o.PID)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && now.Start != o.Start
+}
+
+// isEmpty reports whether no process is in a cgroup or below it.
+func isEmpty(cgroup string) bool {
+	text, err := os.ReadFile(filepath.Join(cgroup, "cgroup.events"))
+	return err == nil && strings.Contains("\n"+string(text), "\npopulated 0\n")
 }
 
 type grantRecord struct {
@@ -159,6 +197,11 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 			e.dropLocked(slot, id, grants)
 		}
 	}()
+	if spec.Owned {
+		if j.owner, err = ownerOf(os.Getpid()); err != nil {
+			return nil, err
+		}
+	}
 	if err := e.writeRecord(j); err != nil {
 		return nil, err
 	}
@@ -222,6 +265,9 @@ func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string
 			}
 			return nil
 		}
+		if err := e.guardState(path, id, rights); err != nil {
+			return err
+		}
 		seen[id.key(0)] = len(grants)
 		g := GrantInfo{
 			Path: path, Device: id.Device.String(), Inode: id.Inode, Volume: id.Volume, Generation: id.Generation,
@@ -257,6 +303,34 @@ func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string
 		return nil, nil, errors.New("policy grants nothing: give it a workspace")
 	}
 	return grants, notices, nil
+}
+
+// guardState refuses a grant by which a jail could change what jails rest on: cgroups, pins, and this package's own
+// records. (In the first two the kernel programs allow no more than reading in any case.)
+func (e *Enforcer) guardState(path string, id Identity, rights engine.Rights) error {
+	if rights&^(engine.Read|engine.Exec) == 0 {
+		return nil
+	}
+	switch int64(id.Magic) {
+	case unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.BPF_FS_MAGIC, unix.SECURITYFS_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC:
+		return fmt.Errorf("grant %s:%s: by this file system a jail could be left; grant it ro at most", path, rights)
+	}
+	if e.opts.StateDir != path && !strings.HasPrefix(e.opts.StateDir, strings.TrimSuffix(path, "/")+"/") {
+		return nil
+	}
+	dir, err := os.OpenFile(e.opts.StateDir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	state, err := e.Learn(dir)
+	if err != nil {
+		return err
+	}
+	if state.Device == id.Device && state.Volume == id.Volume {
+		return fmt.Errorf("grant %s:%s: it holds %s, where thenforce keeps its jails; grant something narrower", path, rights, e.opts.StateDir)
+	}
+	return nil
 }
 
 // sameWorkspace checks that the first object is still the directory the engine bound.
@@ -539,30 +613,58 @@ func (e *Enforcer) list() ([]*Jail, error) {
 	return jails, nil
 }
 
-// collectLocked takes back what dead processes left: slots that never went live, and jails whose cgroup is gone.
+// collectLocked takes back what dead processes left: slots that never went live, jails whose cgroup is gone, canaries
+// (one that is alive holds the lock), and owned jails whose owner is gone and whose cgroup is empty.
 func (e *Enforcer) collectLocked() {
 	for i := range e.jailSlots {
 		s := &e.jailSlots[i]
 		if s.Id == 0 {
 			continue
 		}
+		live := s.Flags&uint32(enforcerTfJailFlagTF_JAIL_LIVE) != 0
 		r, err := e.readRecord(formatID(s.Id))
 		if err != nil {
-			if s.Flags&uint32(enforcerTfJailFlagTF_JAIL_LIVE) == 0 {
+			if !live {
 				e.dropLocked(i, s.Id, nil)
 			}
 			continue
 		}
 		var member enforcerTfMember
 		gone := errors.Is(e.members.Lookup(r.CgroupID, &member), ebpf.ErrKeyNotExist)
-		if gone || s.Flags&uint32(enforcerTfJailFlagTF_JAIL_LIVE) == 0 {
-			var grants []GrantInfo
-			for _, g := range r.Grants {
-				g.GrantInfo.dev = g.Dev
-				grants = append(grants, g.GrantInfo)
-			}
-			e.dropLocked(i, s.Id, grants)
+		canary := s.Flags&uint32(enforcerTfJailFlagTF_JAIL_CANARY) != 0
+		abandoned := r.Owner != nil && r.Owner.isGone() && isEmpty(r.Cgroup)
+		if live && !gone && !canary && !abandoned {
+			continue
 		}
+		var grants []GrantInfo
+		for _, g := range r.Grants {
+			g.GrantInfo.dev = g.Dev
+			grants = append(grants, g.GrantInfo)
+		}
+		e.dropLocked(i, s.Id, grants)
+		switch {
+		case canary:
+			endCanaries(r.Cgroup)
+		case abandoned:
+			removeTree(r.Cgroup)
+		}
+	}
+}
+
+// removeTree removes an empty cgroup with those below it, and the folder that thenforce's are in when it is the last.
+// A cgroup that somebody is in stays.
+func removeTree(cgroup string) {
+	entries, err := os.ReadDir(cgroup)
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			removeTree(filepath.Join(cgroup, entry.Name()))
+		}
+	}
+	if os.Remove(cgroup) == nil && filepath.Base(filepath.Dir(cgroup)) == "thenforce" {
+		os.Remove(filepath.Dir(cgroup))
 	}
 }
 
@@ -613,7 +715,7 @@ func (e *Enforcer) recordPath(id string) string {
 }
 
 func (e *Enforcer) writeRecord(j *Jail) error {
-	r := record{ID: j.ID, Name: j.Name, Cgroup: j.Cgroup, CgroupID: j.CgroupID, Workspace: j.Workspace, CreatedAt: j.CreatedAt}
+	r := record{ID: j.ID, Name: j.Name, Cgroup: j.Cgroup, CgroupID: j.CgroupID, Workspace: j.Workspace, CreatedAt: j.CreatedAt, Owner: j.owner}
 	for _, g := range j.Grants {
 		r.Grants = append(r.Grants, grantRecord{GrantInfo: g, Dev: g.dev})
 	}

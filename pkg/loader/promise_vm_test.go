@@ -230,7 +230,7 @@ func newStage(t *testing.T, e *Enforcer, on string, user uint32) *stage {
 	}
 	t.Cleanup(func() { unix.Unmount(dirs["in/mnt"], unix.MNT_DETACH) })
 
-	if err := p.scene.makeCgroup("/sys/fs/cgroup"); err != nil {
+	if err := p.scene.makeCgroup("/sys/fs/cgroup", "promise-"); err != nil {
 		t.Fatal(err)
 	}
 	open, closeAll, err := canaryObjects()
