@@ -85,6 +85,20 @@ func TestOpenReplacesAnotherBuild(t *testing.T) {
 	stage.jail.ID = ""
 }
 
+// A required hook that was never attached, as with pins of an older build, is a reason, however good the proof.
+func TestRequiredHookNeverAttached(t *testing.T) {
+	e := openVerified(t)
+	e.state.Attached[0] &^= 1
+	status := Inspect(Options{})
+	e.state.Attached[0] |= 1
+	if status.State == engine.Verified || !hasCode(status, engine.LinkLost) {
+		t.Errorf("without %s: %v %v", attachments[0].name, status.State, status.Reasons)
+	}
+	if status := Inspect(Options{}); status.State != engine.Verified {
+		t.Errorf("with it again: %v", status.Reasons)
+	}
+}
+
 // The log of a program that the kernel refuses is the only thing that says why; the sizes show what is near the limit.
 func TestEveryProgramVerifies(t *testing.T) {
 	chosen, err := choosePrograms()

@@ -98,7 +98,13 @@ var operations = map[string]func(args []string) error{
 	"protect": func(a []string) error {
 		return withMapping(a[0], unix.PROT_READ, func(m []byte) error { return unix.Mprotect(m, unix.PROT_READ|unix.PROT_EXEC) })
 	},
-	"pty":    func([]string) error { return ownTerminal() },
+	"pty": func([]string) error { return ownTerminal() },
+	"type": func([]string) error { // into a terminal, for others to read
+		return withFile("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY, func(fd int) error {
+			letter := byte('x')
+			return call(unix.SYS_IOCTL, uintptr(fd), unix.TIOCSTI, uintptr(unsafe.Pointer(&letter)))
+		})
+	},
 	"watch":  func(a []string) error { return watch(a[0]) },
 	"mount":  func(a []string) error { return unix.Mount("none", a[0], "tmpfs", 0, "size=64k") },
 	"chroot": func(a []string) error { return unix.Chroot(a[0]) },

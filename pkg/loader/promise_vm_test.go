@@ -46,6 +46,7 @@ var promise = []struct {
 	{operation: "open /proc/self/status"},
 	// Terminals: those the jail makes itself, and nobody else's. Devices: the granted ones.
 	{operation: "pty"},
+	{"type", eperm, "ioctl", "/dev/ptmx"},
 	{"open %TTY", eacces, "no-grant", "%TTY"},
 	{operation: "open /dev/null"},
 	{"open /dev/kmsg", eacces, "no-grant", ""},
