@@ -19,6 +19,7 @@ enum tf_limit {
 	TF_MAX_DEPTH = 4096,	  /* dentries one walk may pass; a deeper object is denied (depth) */
 	TF_MAX_NESTING = 64,	  /* cgroup levels the slow subject test looks at */
 	TF_MAX_INNER = 4,	  /* jails around one another */
+	TF_MAX_ARMED = 131072,	  /* tasks of all containers together; past it they start no more */
 	TF_EVENT_BYTES = 4194304, /* the event ring */
 	TF_PATH_SHORT = 256,	  /* most paths; a longer one takes a record of TF_PATH_LONG */
 	TF_PATH_LONG = 4096,
@@ -138,6 +139,7 @@ enum tf_jail_flag {
 	TF_JAIL_MONITOR = 2, /* nothing is denied, all that would be is an event */
 	TF_JAIL_CANARY = 4,  /* a verification is running: verdicts are counted in tf_canary */
 	TF_JAIL_FOLLOW_MOUNTS = 8, /* what is mounted below a grant belongs to it */
+	TF_JAIL_PENDING = 16, /* a container's: its tasks are judged from their own exec on, see arming.h */
 };
 
 enum tf_event_flag {
@@ -172,6 +174,17 @@ struct tf_member {
 	__u32 pad;
 };
 _Static_assert(sizeof(struct tf_member) == 16, "tf_member");
+
+/* The root directory that the tasks of a pending jail will have, by the jail's slot. */
+struct tf_root {
+	__u64 ino;
+	__u64 volume;
+	__u32 dev;
+	__u32 generation;
+	__u32 armed; /* 1: a task has been */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct tf_root) == 32, "tf_root");
 
 /* An inode as the kernel tells it, for one policy. */
 struct tf_grant_key {
@@ -277,6 +290,8 @@ struct tf_global {
 	__u32 btrfs_root;		    /* offset of root in struct btrfs_inode */
 	__u32 btrfs_id;			    /* offset of root_key.objectid in struct btrfs_root */
 	__u32 next_policy;		    /* the last policy number given out; none is ever used twice */
+	__u32 arming;			    /* a pending jail was made since the programs were loaded */
+	__u32 pad;
 	__u64 attached[2];		    /* bit i: the loader's i-th program exists on this kernel and was attached */
 };
 

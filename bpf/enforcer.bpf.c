@@ -43,6 +43,11 @@
  *   unix_may_send
  *  bpf, perf_event_open, kernel_module_request, capable, uring_override_creds       EPERM
  *
+ * arming.h
+ *  bprm_check_security   a container's task is judged from here on                  ENOMEM
+ *  task_alloc            and what it starts                                         ENOMEM
+ *
+ * sched_process_free (tracepoint) a task that is gone is forgotten
  * cgroup_mkdir    (tracepoint) a cgroup made inside a jail is a member before any task can enter it
  * cgroup_rmdir    (tracepoint) a removed cgroup is forgotten
  * devpts_pty_kill (function) a pseudo terminal that is gone is forgotten
@@ -82,6 +87,7 @@ const struct tf_learning *unused_learn __attribute__((unused));
 #include "event.h"
 #include "verdict.h"
 #include "walk.h"
+#include "arming.h"
 #include "special.h"
 #include "open.h"
 #include "names.h"

@@ -159,6 +159,7 @@ struct task_struct {
 	struct hlist_node pid_links[4];
 	const struct cred *real_cred;
 	const struct cred *cred;
+	struct fs_struct *fs;
 	struct files_struct *files;
 	struct signal_struct *signal;
 	struct css_set *cgroups;
@@ -172,6 +173,10 @@ struct proc_inode {
 	struct ctl_table_header *sysctl;
 	const struct ctl_table *sysctl_entry;
 	struct inode vfs_inode;
+};
+
+struct fs_struct {
+	struct path root;
 };
 
 struct user_namespace {

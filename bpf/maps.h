@@ -34,6 +34,26 @@ struct {
 	__type(value, struct tf_grant);
 } tf_grants SEC(".maps");
 
+/* slot -> the root directory that a pending jail waits for. Writer: loader; armed: programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TF_MAX_JAILS);
+	__type(key, __u32);
+	__type(value, struct tf_root);
+} tf_roots SEC(".maps");
+
+/*
+ * task_struct -> 1 where the task is armed. Writer: programs. Not a task storage, which cannot be asked about a task that
+ * was only found by its address, and which Linux 6.1 does not look up while another task of that CPU does.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TF_MAX_ARMED);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u32);
+} tf_armed SEC(".maps");
+
 /* tf_event records, each cut to its path. Writer: programs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

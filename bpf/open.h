@@ -37,12 +37,14 @@ int tf_file_open(unsigned long long *ctx)
 	struct file *file = (void *)ctx[0];
 	struct dentry *dentry;
 	struct vfsmount *mnt;
+	struct tf_root *root;
 	struct subject s;
 	__u32 need;
 
 	if (earlier(ctx, 1))
 		return earlier(ctx, 1);
-	if (!find_subject(&s))
+	/* Of the exec that arms a container's task, already what is executed is judged. */
+	if (!find_subject(&s) && !(file->f_flags & FMODE_EXEC && arms(&s, &root)))
 		return 0;
 	mnt = file->f_path.mnt;
 	dentry = file->f_path.dentry;

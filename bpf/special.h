@@ -54,13 +54,15 @@ static __always_inline bool is_own_proc(const struct tf_jail *jail, struct inode
 	struct pid *pid = NULL;
 	struct hlist_node *first = NULL;
 	struct task_struct *task;
+	__u64 cgroup;
 
 	if (bpf_core_read(&pid, sizeof(pid), &pi->pid) || !pid)
 		return false;
 	if (bpf_core_read(&first, sizeof(first), &pid->tasks[PIDTYPE_PID].first) || !first)
 		return false;
 	task = (void *)first - bpf_core_field_offset(struct task_struct, pid_links[PIDTYPE_PID]);
-	return is_in_jail(jail, BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id));
+	cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+	return is_in_jail(jail, cgroup) && !is_pending(cgroup, task);
 }
 
 /* The terminal that controls the task: reachable by /dev/tty anyway, so its own name may be used too. */

@@ -46,12 +46,20 @@ static __always_inline struct tf_jail *jail_of(const struct tf_member *member)
 	return jail;
 }
 
-/* Whether the current task is in a jail, and in which. */
-static __always_inline bool find_subject(struct subject *s)
+/* Whether a task of a pending jail is judged yet; see arming.h. */
+static __always_inline bool is_armed(struct task_struct *task)
+{
+	__u64 address = (__u64)task;
+
+	return bpf_map_lookup_elem(&tf_armed, &address);
+}
+
+/* Whether the current task's cgroup is in a jail, and in which. */
+static __always_inline bool find_member(struct subject *s, struct task_struct *task)
 {
 	struct tf_member *member;
 
-	s->cgroup = cgroup_of(bpf_get_current_task_btf());
+	s->cgroup = cgroup_of(task);
 	if (!may_be_member(s->cgroup) && !tf_state.overflow)
 		return false;
 	member = bpf_map_lookup_elem(&tf_members, &s->cgroup);
@@ -76,6 +84,26 @@ static __always_inline struct tf_jail *jail_around(const struct tf_jail *jail)
 	return bpf_map_lookup_elem(&tf_jails, &slot);
 }
 
+/* For a task in a pending jail: whether it is to be judged, and by which jail. Those around a pending one do so anyway. */
+static __noinline bool find_judge(struct subject *s)
+{
+	if (is_armed(bpf_get_current_task_btf()))
+		return true;
+	for (int i = 0; i < TF_MAX_INNER && s->jail && s->jail->flags & TF_JAIL_PENDING; i++) {
+		s->slot = s->jail->parent - 1;
+		s->jail = jail_around(s->jail);
+	}
+	return s->jail;
+}
+
+/* Whether the current task is to be judged, and by which jail. */
+static __always_inline bool find_subject(struct subject *s)
+{
+	if (!find_member(s, bpf_get_current_task_btf()))
+		return false;
+	return !s->jail || !(s->jail->flags & TF_JAIL_PENDING) || find_judge(s);
+}
+
 /* Whether a cgroup belongs to a jail or to one inside it. A cgroup that is not recorded is outside. */
 static __always_inline bool is_in_jail(const struct tf_jail *jail, __u64 cgroup)
 {
@@ -91,6 +119,20 @@ static __always_inline bool is_in_jail(const struct tf_jail *jail, __u64 cgroup)
 		at = jail_around(at);
 	}
 	return false;
+}
+
+/*
+ * Whether a task in a jail is pending. It is nobody's peer then: it still has all the power of the runtime, and whoever
+ * traces it has that too. With a full tf_members its jail may not be known.
+ */
+static __noinline bool is_pending(__u64 cgroup, struct task_struct *task)
+{
+	struct tf_member *member = bpf_map_lookup_elem(&tf_members, &cgroup);
+	struct tf_jail *jail = member ? jail_of(member) : NULL;
+
+	if (member ? !jail || !(jail->flags & TF_JAIL_PENDING) : !tf_state.arming)
+		return false;
+	return !is_armed(task);
 }
 
 #endif

@@ -98,9 +98,9 @@ int tf_task_alloc(unsigned long long *ctx)
 {
 	if (earlier(ctx, 2))
 		return earlier(ctx, 2);
-	if (!(ctx[1] & CLONE_INTO_CGROUP))
-		return 0;
-	return judge_forbidden(TF_HOOK_TASK_ALLOC, TF_OP_CGROUP, 0, false);
+	if (ctx[1] & CLONE_INTO_CGROUP && judge_forbidden(TF_HOOK_TASK_ALLOC, TF_OP_CGROUP, 0, false))
+		return -EPERM;
+	return inherit_arms(ctx[0]);
 }
 
 /* ---- other processes ---- */
@@ -108,16 +108,18 @@ int tf_task_alloc(unsigned long long *ctx)
 static __always_inline int judge_task(enum tf_hook hook, enum tf_op_id op, struct task_struct *task, __u32 arg)
 {
 	struct subject s;
+	bool pending;
 	__u64 cgroup;
 
 	if (!find_subject(&s))
 		return 0;
 	cgroup = cgroup_of(task);
+	pending = is_pending(cgroup, task);
 
 	struct request r = { .cgroup = s.cgroup, .slot = s.slot, .hook = hook, .op = op, .error = -EPERM,
 			     .pid = task->tgid, .arg = arg };
 
-	ask_every_jail(&s, &r, cgroup == s.cgroup || is_in_jail(j, cgroup) ? TF_OK : TF_OTHER_JAIL);
+	ask_every_jail(&s, &r, !pending && (cgroup == s.cgroup || is_in_jail(j, cgroup)) ? TF_OK : TF_OTHER_JAIL);
 	return settle(&r, EPERM);
 }
 
@@ -193,7 +195,7 @@ static __always_inline bool belongs_to(__u64 task, __u64 jail)
 	__u64 cgroup = BPF_CORE_READ((struct task_struct *)task, cgroups, dfl_cgrp, kn, id);
 	struct tf_member *member = bpf_map_lookup_elem(&tf_members, &cgroup);
 
-	return member && member->jail == jail;
+	return member && member->jail == jail && !is_pending(cgroup, (void *)task);
 }
 
 static __always_inline bool leads(__u64 task, __s32 number)

@@ -257,7 +257,7 @@ func (e *Enforcer) proveHere(base, cgroups string) (err error) {
 			failed = append(failed, fmt.Errorf("%s: %w", c.hook, err))
 		}
 	}
-	failed = append(failed, e.proveInheritance(s), e.proveTerminals(s))
+	failed = append(failed, e.proveInheritance(s), e.proveTerminals(s), e.proveArming(s, cgroups, open))
 	return errors.Join(failed...)
 }
 
@@ -324,7 +324,12 @@ func (s *scene) makeCgroup(mount, prefix string) error {
 	for _, path := range stale {
 		endCanaries(path)
 	}
-	if err := os.MkdirAll(parent, 0o755); err != nil {
+	return s.mkdirCgroup(parent, prefix)
+}
+
+func (s *scene) mkdirCgroup(parent, prefix string) error {
+	err := os.MkdirAll(parent, 0o755)
+	if err != nil {
 		return err
 	}
 	if s.path, err = os.MkdirTemp(parent, prefix); err != nil {
@@ -620,6 +625,63 @@ func (e *Enforcer) proveTerminals(*scene) error {
 		return fmt.Errorf("devpts_pty_kill: a terminal that is gone still belongs to a jail (%v)", err)
 	}
 	return nil
+}
+
+// proveArming makes a pending jail that waits for this thread's own root. A task that comes in from outside is not judged
+// and nobody's peer, one that executes in it is, and so is what that starts.
+func (e *Enforcer) proveArming(outer *scene, cgroups string, open []OpenObject) (err error) {
+	s := &scene{}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.mkdirCgroup(filepath.Join(cgroups, "thenforce"), canaryPrefix); err != nil {
+		return err
+	}
+	root, err := os.OpenFile("/", unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	jail, err := e.createJail(JailSpec{
+		Cgroup: s.cgroup, CgroupPath: s.path, Root: root, Open: open, flags: uint32(enforcerTfJailFlagTF_JAIL_CANARY),
+		Sets: engine.AllowedSets{
+			Workspace: engine.WorkspaceIdentity{CanonicalRoot: outer.in},
+			Objects:   []engine.Object{{Path: outer.in, Rights: engine.AllRights, Source: engine.SourceWorkspace}},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.dropLocked(jail.slot, jail.id, jail.Grants)) }()
+	if s.peer, err = startCanary(nil, nil, nil); err != nil {
+		return err
+	}
+	pending := strconv.Itoa(s.peer.cmd.Process.Pid)
+	if err := os.WriteFile(filepath.Join(s.path, "cgroup.procs"), []byte(pending), 0); err != nil {
+		return err
+	}
+	if s.child, err = startCanary(s.cgroup, nil, nil); err != nil {
+		return err
+	}
+	var failed []error
+	for _, step := range []struct {
+		hook  string
+		child *canaryChild
+		tries string
+		want  unix.Errno
+	}{
+		{"bprm_check_security: before its exec", s.peer, "open %OUT/file", noErrno},
+		{"bprm_check_security: after its exec", s.child, "open %OUT/file", eacces},
+		{"task_alloc: a task started by an armed one", s.child, "elsewhere %OUT/file", eacces},
+		{"ptrace_access_check: of a pending task", s.child, "trace " + pending, eacces},
+		{"task_kill: of a pending task", s.child, "kill " + pending, eperm},
+	} {
+		switch errno, err := step.child.do(words(outer, step.tries)); {
+		case err != nil:
+			return fmt.Errorf("%s: %w", step.hook, err)
+		case errno != step.want:
+			failed = append(failed, fmt.Errorf("%s: %s got %s, want %s", step.hook, step.tries, errnoName(errno), errnoName(step.want)))
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // endCanaries kills what is left in the cgroup of an abandoned verification, and removes it with its child.

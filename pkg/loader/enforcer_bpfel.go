@@ -80,6 +80,8 @@ type enforcerTfGlobal struct {
 	BtrfsRoot  uint32
 	BtrfsId    uint32
 	NextPolicy uint32
+	Arming     uint32
+	Pad        uint32
 	Attached   [2]uint64
 }
 
@@ -182,6 +184,7 @@ const (
 	enforcerTfJailFlagTF_JAIL_MONITOR       enforcerTfJailFlag = 2
 	enforcerTfJailFlagTF_JAIL_CANARY        enforcerTfJailFlag = 4
 	enforcerTfJailFlagTF_JAIL_FOLLOW_MOUNTS enforcerTfJailFlag = 8
+	enforcerTfJailFlagTF_JAIL_PENDING       enforcerTfJailFlag = 16
 )
 
 type enforcerTfLearning struct {
@@ -205,6 +208,7 @@ const (
 	enforcerTfLimitTF_MAX_DEPTH    enforcerTfLimit = 4096
 	enforcerTfLimitTF_MAX_NESTING  enforcerTfLimit = 64
 	enforcerTfLimitTF_MAX_INNER    enforcerTfLimit = 4
+	enforcerTfLimitTF_MAX_ARMED    enforcerTfLimit = 131072
 	enforcerTfLimitTF_EVENT_BYTES  enforcerTfLimit = 4194304
 	enforcerTfLimitTF_PATH_SHORT   enforcerTfLimit = 256
 	enforcerTfLimitTF_PATH_LONG    enforcerTfLimit = 4096
@@ -279,10 +283,21 @@ const (
 	enforcerTfRightTF_CONNECT enforcerTfRight = 32
 )
 
+type enforcerTfRoot struct {
+	_          structs.HostLayout
+	Ino        uint64
+	Volume     uint64
+	Dev        uint32
+	Generation uint32
+	Armed      uint32
+	Pad        uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	enforcerMapTfArmed                = "tf_armed"
 	enforcerMapTfCanary               = "tf_canary"
 	enforcerMapTfEvents               = "tf_events"
 	enforcerMapTfGrants               = "tf_grants"
@@ -290,9 +305,11 @@ const (
 	enforcerMapTfMembers              = "tf_members"
 	enforcerMapTfProofs               = "tf_proofs"
 	enforcerMapTfPtys                 = "tf_ptys"
+	enforcerMapTfRoots                = "tf_roots"
 	enforcerMapTfRuns                 = "tf_runs"
 	enforcerProgTfBpf                 = "tf_bpf"
 	enforcerProgTfBpfKernelArg        = "tf_bpf_kernel_arg"
+	enforcerProgTfBprmCheckSecurity   = "tf_bprm_check_security"
 	enforcerProgTfCapable             = "tf_capable"
 	enforcerProgTfCgroupMkdir         = "tf_cgroup_mkdir"
 	enforcerProgTfCgroupRmdir         = "tf_cgroup_rmdir"
@@ -337,6 +354,7 @@ const (
 	enforcerProgTfSbPivotroot         = "tf_sb_pivotroot"
 	enforcerProgTfSbRemount           = "tf_sb_remount"
 	enforcerProgTfSbUmount            = "tf_sb_umount"
+	enforcerProgTfSchedProcessFree    = "tf_sched_process_free"
 	enforcerProgTfTaskAlloc           = "tf_task_alloc"
 	enforcerProgTfTaskKill            = "tf_task_kill"
 	enforcerProgTfTaskSetioprio       = "tf_task_setioprio"
@@ -403,6 +421,7 @@ type enforcerSpecs struct {
 type enforcerProgramSpecs struct {
 	TfBpf                 *ebpf.ProgramSpec `ebpf:"tf_bpf"`
 	TfBpfKernelArg        *ebpf.ProgramSpec `ebpf:"tf_bpf_kernel_arg"`
+	TfBprmCheckSecurity   *ebpf.ProgramSpec `ebpf:"tf_bprm_check_security"`
 	TfCapable             *ebpf.ProgramSpec `ebpf:"tf_capable"`
 	TfCgroupMkdir         *ebpf.ProgramSpec `ebpf:"tf_cgroup_mkdir"`
 	TfCgroupRmdir         *ebpf.ProgramSpec `ebpf:"tf_cgroup_rmdir"`
@@ -447,6 +466,7 @@ type enforcerProgramSpecs struct {
 	TfSbPivotroot         *ebpf.ProgramSpec `ebpf:"tf_sb_pivotroot"`
 	TfSbRemount           *ebpf.ProgramSpec `ebpf:"tf_sb_remount"`
 	TfSbUmount            *ebpf.ProgramSpec `ebpf:"tf_sb_umount"`
+	TfSchedProcessFree    *ebpf.ProgramSpec `ebpf:"tf_sched_process_free"`
 	TfTaskAlloc           *ebpf.ProgramSpec `ebpf:"tf_task_alloc"`
 	TfTaskKill            *ebpf.ProgramSpec `ebpf:"tf_task_kill"`
 	TfTaskSetioprio       *ebpf.ProgramSpec `ebpf:"tf_task_setioprio"`
@@ -463,6 +483,7 @@ type enforcerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type enforcerMapSpecs struct {
+	TfArmed   *ebpf.MapSpec `ebpf:"tf_armed"`
 	TfCanary  *ebpf.MapSpec `ebpf:"tf_canary"`
 	TfEvents  *ebpf.MapSpec `ebpf:"tf_events"`
 	TfGrants  *ebpf.MapSpec `ebpf:"tf_grants"`
@@ -470,6 +491,7 @@ type enforcerMapSpecs struct {
 	TfMembers *ebpf.MapSpec `ebpf:"tf_members"`
 	TfProofs  *ebpf.MapSpec `ebpf:"tf_proofs"`
 	TfPtys    *ebpf.MapSpec `ebpf:"tf_ptys"`
+	TfRoots   *ebpf.MapSpec `ebpf:"tf_roots"`
 	TfRuns    *ebpf.MapSpec `ebpf:"tf_runs"`
 }
 
@@ -509,6 +531,7 @@ func (o *enforcerObjects) Close() error {
 //
 // It can be passed to loadEnforcerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type enforcerMaps struct {
+	TfArmed   *ebpf.Map `ebpf:"tf_armed"`
 	TfCanary  *ebpf.Map `ebpf:"tf_canary"`
 	TfEvents  *ebpf.Map `ebpf:"tf_events"`
 	TfGrants  *ebpf.Map `ebpf:"tf_grants"`
@@ -516,11 +539,13 @@ type enforcerMaps struct {
 	TfMembers *ebpf.Map `ebpf:"tf_members"`
 	TfProofs  *ebpf.Map `ebpf:"tf_proofs"`
 	TfPtys    *ebpf.Map `ebpf:"tf_ptys"`
+	TfRoots   *ebpf.Map `ebpf:"tf_roots"`
 	TfRuns    *ebpf.Map `ebpf:"tf_runs"`
 }
 
 func (m *enforcerMaps) Close() error {
 	return _EnforcerClose(
+		m.TfArmed,
 		m.TfCanary,
 		m.TfEvents,
 		m.TfGrants,
@@ -528,6 +553,7 @@ func (m *enforcerMaps) Close() error {
 		m.TfMembers,
 		m.TfProofs,
 		m.TfPtys,
+		m.TfRoots,
 		m.TfRuns,
 	)
 }
@@ -554,6 +580,7 @@ type enforcerVariables struct {
 type enforcerPrograms struct {
 	TfBpf                 *ebpf.Program `ebpf:"tf_bpf"`
 	TfBpfKernelArg        *ebpf.Program `ebpf:"tf_bpf_kernel_arg"`
+	TfBprmCheckSecurity   *ebpf.Program `ebpf:"tf_bprm_check_security"`
 	TfCapable             *ebpf.Program `ebpf:"tf_capable"`
 	TfCgroupMkdir         *ebpf.Program `ebpf:"tf_cgroup_mkdir"`
 	TfCgroupRmdir         *ebpf.Program `ebpf:"tf_cgroup_rmdir"`
@@ -598,6 +625,7 @@ type enforcerPrograms struct {
 	TfSbPivotroot         *ebpf.Program `ebpf:"tf_sb_pivotroot"`
 	TfSbRemount           *ebpf.Program `ebpf:"tf_sb_remount"`
 	TfSbUmount            *ebpf.Program `ebpf:"tf_sb_umount"`
+	TfSchedProcessFree    *ebpf.Program `ebpf:"tf_sched_process_free"`
 	TfTaskAlloc           *ebpf.Program `ebpf:"tf_task_alloc"`
 	TfTaskKill            *ebpf.Program `ebpf:"tf_task_kill"`
 	TfTaskSetioprio       *ebpf.Program `ebpf:"tf_task_setioprio"`
@@ -614,6 +642,7 @@ func (p *enforcerPrograms) Close() error {
 	return _EnforcerClose(
 		p.TfBpf,
 		p.TfBpfKernelArg,
+		p.TfBprmCheckSecurity,
 		p.TfCapable,
 		p.TfCgroupMkdir,
 		p.TfCgroupRmdir,
@@ -658,6 +687,7 @@ func (p *enforcerPrograms) Close() error {
 		p.TfSbPivotroot,
 		p.TfSbRemount,
 		p.TfSbUmount,
+		p.TfSchedProcessFree,
 		p.TfTaskAlloc,
 		p.TfTaskKill,
 		p.TfTaskSetioprio,

@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "e7e00fd8c99fbf75c2d5e7bb31b007be5f3d5f434020b90fad83ad6e51f8e90a"
+const objectDigest = "88a295a92565245097db937ccdd4c00166fc1862fa78167e31dbd7af9ab49dad"

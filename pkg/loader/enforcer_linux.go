@@ -50,7 +50,7 @@ type Enforcer struct {
 
 	learnProgram                                        *ebpf.Program
 	jails, members, grants, events, canary, runs, proof *ebpf.Map
-	ptys                                                *ebpf.Map
+	ptys, roots, armed                                  *ebpf.Map
 	global                                              *ebpf.Map
 
 	jailSlots []enforcerTfJail // mapped: the kernel's own memory
@@ -69,6 +69,8 @@ func (e *Enforcer) maps() map[string]**ebpf.Map {
 		enforcerMapTfRuns:    &e.runs,
 		enforcerMapTfProofs:  &e.proof,
 		enforcerMapTfPtys:    &e.ptys,
+		enforcerMapTfRoots:   &e.roots,
+		enforcerMapTfArmed:   &e.armed,
 		globalPin:            &e.global,
 	}
 }

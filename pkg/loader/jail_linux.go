@@ -54,6 +54,11 @@ type JailSpec struct {
 	// Owned ties the jail to this process: once the process is gone and the cgroup is empty, the next command that
 	// looks collects the jail and removes the cgroup. Until then it holds.
 	Owned bool
+	// Root, where it is given, makes the jail pending: a task in it is judged from its own exec on that it makes with
+	// this directory as its root, and so is what that starts. It is for containers, whose runtimes prepare them in the
+	// container's own cgroup. A pending task can do all it could before, and the jail's others can neither trace nor
+	// signal it. nil: every task is judged at once.
+	Root *os.File
 	// Open holds further grants. Where one is an object of Sets too, the rights of Sets count.
 	Open []OpenObject
 
@@ -90,6 +95,7 @@ type Jail struct {
 	Denials uint64 // so far
 	Lost    uint64 // events of this jail that nobody can read any more
 	Gone    bool   // the cgroup is not there any more
+	Pending bool   // made with a Root, and no task has had it yet
 
 	slot  int
 	id    uint64
@@ -175,11 +181,17 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e.collectLocked()
+	if spec.flags&uint32(enforcerTfJailFlagTF_JAIL_CANARY) == 0 { // else it would collect the verification's other jail
+		e.collectLocked()
+	}
 	if err := e.checkFree(spec, cgroupID); err != nil {
 		return nil, err
 	}
 	grants, notices, err := e.learnAll(spec)
+	if err != nil {
+		return nil, err
+	}
+	root, err := e.learnRoot(spec.Root)
 	if err != nil {
 		return nil, err
 	}
@@ -191,6 +203,7 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 		ID: formatID(id), Name: spec.Name, Cgroup: spec.CgroupPath, CgroupID: cgroupID,
 		Workspace: spec.Sets.Workspace.CanonicalRoot, Mode: spec.Sets.Mode, CreatedAt: time.Now().UTC(),
 		Grants: grants, Notices: append(slices.Clone(spec.Sets.Notices), notices...), slot: slot, id: id,
+		Pending: root != nil,
 	}
 	defer func() {
 		if err != nil {
@@ -214,6 +227,13 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	}
 	if spec.Sets.FollowMounts {
 		flags |= uint32(enforcerTfJailFlagTF_JAIL_FOLLOW_MOUNTS)
+	}
+	if root != nil {
+		flags |= uint32(enforcerTfJailFlagTF_JAIL_PENDING)
+		atomic.StoreUint32(&e.state.Arming, 1)
+		if err := e.roots.Put(uint32(slot), root); err != nil {
+			return nil, full("write root", err)
+		}
 	}
 	if len(spec.Sets.Objects) > 0 {
 		atomic.StoreUint32(&e.jailSlots[slot].Rights, uint32(spec.Sets.Objects[0].Rights))
@@ -244,6 +264,22 @@ func (e *Enforcer) checkFree(spec JailSpec, cgroupID uint64) error {
 		return fmt.Errorf("look up cgroup %s: %w", spec.CgroupPath, err)
 	}
 	return nil
+}
+
+// learnRoot asks the kernel who the root of a pending jail's tasks will be; nil for a jail that is not pending. The
+// host's own root would arm the runtime itself.
+func (e *Enforcer) learnRoot(dir *os.File) (*enforcerTfRoot, error) {
+	if dir == nil {
+		return nil, nil
+	}
+	id, err := e.Learn(dir)
+	if err != nil {
+		return nil, err
+	}
+	if id.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return nil, &fs.PathError{Op: "use as root", Path: dir.Name(), Err: unix.ENOTDIR}
+	}
+	return &enforcerTfRoot{Ino: id.Inode, Volume: id.Volume, Dev: uint32(id.Device), Generation: id.Generation}, nil
 }
 
 // learnAll opens every object of the policy and asks the kernel who it is.
@@ -597,6 +633,10 @@ func (e *Enforcer) list() ([]*Jail, error) {
 			j.Mode = engine.Monitor
 		}
 		e.Refresh(j)
+		if s.Flags&uint32(enforcerTfJailFlagTF_JAIL_PENDING) != 0 {
+			var root enforcerTfRoot
+			j.Pending = e.roots.Lookup(uint32(slot), &root) == nil && root.Armed == 0
+		}
 		// The kernel's table is the truth; without a record only the description is missing.
 		if r, err := e.readRecord(j.ID); err == nil {
 			j.Name, j.Cgroup, j.CgroupID, j.Workspace, j.CreatedAt = r.Name, r.Cgroup, r.CgroupID, r.Workspace, r.CreatedAt

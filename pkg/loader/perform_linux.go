@@ -49,15 +49,17 @@ func canaryMain() {
 
 // operations are the words a canary's child knows. Each is one operation, made by the plainest system call.
 var operations = map[string]func(args []string) error{
-	"ready":   func([]string) error { return nil },
-	"open":    func(a []string) error { return withFile(a[0], unix.O_RDONLY, func(int) error { return nil }) },
-	"mknod":   func(a []string) error { return unix.Mknod(a[0], unix.S_IFREG|0o600, 0) },
-	"mkdir":   func(a []string) error { return unix.Mkdir(a[0], 0o700) },
-	"symlink": func(a []string) error { return unix.Symlink("target", a[0]) },
-	"unlink":  func(a []string) error { return unix.Unlink(a[0]) },
-	"rmdir":   func(a []string) error { return unix.Rmdir(a[0]) },
-	"link":    func(a []string) error { return unix.Link(a[0], a[1]) },
-	"rename":  func(a []string) error { return unix.Rename(a[0], a[1]) },
+	"ready":     func([]string) error { return nil },
+	"open":      func(a []string) error { return withFile(a[0], unix.O_RDONLY, func(int) error { return nil }) },
+	"fork":      func([]string) error { return fork() },
+	"elsewhere": func(a []string) error { return elsewhere(a[0]) },
+	"mknod":     func(a []string) error { return unix.Mknod(a[0], unix.S_IFREG|0o600, 0) },
+	"mkdir":     func(a []string) error { return unix.Mkdir(a[0], 0o700) },
+	"symlink":   func(a []string) error { return unix.Symlink("target", a[0]) },
+	"unlink":    func(a []string) error { return unix.Unlink(a[0]) },
+	"rmdir":     func(a []string) error { return unix.Rmdir(a[0]) },
+	"link":      func(a []string) error { return unix.Link(a[0], a[1]) },
+	"rename":    func(a []string) error { return unix.Rename(a[0], a[1]) },
 	"exchange": func(a []string) error {
 		return unix.Renameat2(unix.AT_FDCWD, a[0], unix.AT_FDCWD, a[1], unix.RENAME_EXCHANGE)
 	},
@@ -215,6 +217,26 @@ func perform(words []string) unix.Errno {
 		return unix.EIO
 	}
 	return errno
+}
+
+// fork starts this program once more, which ends at once: its standard input is empty.
+func fork() error {
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{canaryName}, nil)
+	if err != nil {
+		return err
+	}
+	_, err = unix.Wait4(pid, nil, 0, nil)
+	return err
+}
+
+// elsewhere opens a file on a thread that this process starts for it. The main thread is taken, so it is another one.
+func elsewhere(path string) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends
+		done <- withFile(path, unix.O_RDONLY, func(int) error { return nil })
+	}()
+	return <-done
 }
 
 func number(text string) uintptr {

@@ -81,7 +81,7 @@ const (
 type attachment struct {
 	name string // as in status: the hook's, tracepoint's or function's name
 	kind kind
-	hook int // hook id; -1 where it is no LSM hook
+	hook int // hook id; -1 where the program makes no verdict
 	// programs are the ones to choose from, by the number of arguments the hook has on the running kernel; 0 fits any.
 	programs map[int]string
 	// newer is set for hooks that not every supported kernel has. Where the hook is missing, so is the operation.
@@ -106,10 +106,16 @@ var attachments = func() []attachment {
 		}
 		list = append(list, a)
 	}
-	for _, name := range []string{"cgroup_mkdir", "cgroup_rmdir"} {
-		list = append(list, attachment{name: name, kind: tracepoint, hook: -1, programs: map[int]string{0: "tf_" + name}})
+	// What makes no verdict.
+	for _, a := range []attachment{
+		{name: "cgroup_mkdir", kind: tracepoint},
+		{name: "cgroup_rmdir", kind: tracepoint},
+		{name: "devpts_pty_kill", kind: function},
+		{name: "bprm_check_security", kind: lsmHook},
+		{name: "sched_process_free", kind: tracepoint},
+	} {
+		a.hook, a.programs = -1, map[int]string{0: "tf_" + a.name}
+		list = append(list, a)
 	}
-	return append(list, attachment{
-		name: "devpts_pty_kill", kind: function, hook: -1, programs: map[int]string{0: "tf_devpts_pty_kill"},
-	})
+	return list
 }()
