@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/thenforce/thenforce/pkg/engine"
 	"golang.org/x/sys/unix"
 )
 
@@ -44,7 +45,7 @@ func statx(dir *os.File, name, rel string, flags int) (object, error) {
 		}
 	}
 	o := object{
-		kind:  kindOf(uint32(st.Mode)),
+		kind:  engine.KindOfMode(uint32(st.Mode)),
 		inode: inode{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino},
 		links: uint64(st.Nlink),
 		setID: st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0,

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/thenforce/thenforce/pkg/engine"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,7 +33,7 @@ func (s *Scan) inspectHandle(dir *os.File, rel string) (object, error) {
 
 func fromStat(st *unix.Stat_t) object {
 	return object{
-		kind:  kindOf(uint32(st.Mode)),
+		kind:  engine.KindOfMode(uint32(st.Mode)),
 		inode: inode{uint64(st.Dev), uint64(st.Ino)},
 		links: uint64(st.Nlink),
 		setID: st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0,

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/thenforce/thenforce/pkg/engine"
 	"golang.org/x/sys/unix"
 )
 
@@ -93,8 +94,8 @@ func TestMounts(t *testing.T) {
 func TestDevices(t *testing.T) {
 	s := newScan(t, tempDir(t), nil)
 	s.base = object{mount: 1, inode: inode{dev: 1, ino: 1}, sharedDevs: true}
-	dir := object{mount: 1, inode: inode{dev: 2, ino: 1}, kind: kindOf(unix.S_IFDIR)}
-	file := object{mount: 1, inode: inode{dev: 2, ino: 1}, kind: kindOf(unix.S_IFREG)}
+	dir := object{mount: 1, inode: inode{dev: 2, ino: 1}, kind: engine.KindDir}
+	file := object{mount: 1, inode: inode{dev: 2, ino: 1}, kind: engine.KindFile}
 	if code, _ := s.boundary("f", &file); code != "" {
 		t.Errorf("a file of an overlay: %q", code)
 	}

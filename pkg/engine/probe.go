@@ -118,6 +118,28 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
 
+// KindOfMode returns the kind of an object with the given st_mode. The numbers of
+// sys/stat.h are the same on every Unix.
+func KindOfMode(mode uint32) Kind {
+	switch mode >> 12 & 0o17 {
+	case 0o01:
+		return KindFIFO
+	case 0o02:
+		return KindCharDevice
+	case 0o04:
+		return KindDir
+	case 0o06:
+		return KindBlockDevice
+	case 0o10:
+		return KindFile
+	case 0o12:
+		return KindSymlink
+	case 0o14:
+		return KindSocket
+	}
+	return KindOther
+}
+
 // MarshalText writes the name.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 

@@ -25,8 +25,7 @@ func (p lstatProbe) Inspect(path string) (engine.Entry, error) {
 	if err := unix.Lstat(path, &st); err != nil {
 		return engine.Entry{}, &fs.PathError{Op: "lstat", Path: path, Err: err}
 	}
-	kinds := map[uint32]engine.Kind{unix.S_IFDIR: engine.KindDir, unix.S_IFREG: engine.KindFile, unix.S_IFLNK: engine.KindSymlink}
-	return engine.Entry{Kind: kinds[st.Mode&unix.S_IFMT], Dev: mountmap.StatDev(st.Dev), Ino: st.Ino}, nil
+	return engine.Entry{Kind: engine.KindOfMode(st.Mode), Dev: mountmap.StatDev(st.Dev), Ino: st.Ino}, nil
 }
 
 func (p lstatProbe) ReadLink(path string) (string, error) { return os.Readlink(path) }

@@ -75,7 +75,7 @@ func entryOf(file *os.File) (engine.Entry, error) {
 // of an inode only to root, and APFS has none.
 func entry(st *unix.Stat_t) engine.Entry {
 	return engine.Entry{
-		Kind:          kindOf(uint32(st.Mode)),
+		Kind:          engine.KindOfMode(uint32(st.Mode)),
 		Dev:           mountmap.StatDev(uint32(st.Dev)),
 		Ino:           st.Ino,
 		Generation:    uint64(st.Gen),

@@ -107,7 +107,7 @@ func entry(st *unix.Statx_t) (engine.Entry, error) {
 		return engine.Entry{}, errNoIdentity
 	}
 	e := engine.Entry{
-		Kind: kindOf(uint32(st.Mode)),
+		Kind: engine.KindOfMode(uint32(st.Mode)),
 		Dev:  mountmap.StatDev(unix.Mkdev(st.Dev_major, st.Dev_minor)),
 		Ino:  st.Ino,
 		// Unset where the kernel does not know the attribute either; then the
