@@ -4,6 +4,7 @@ package engine_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"path"
 	"strings"
 	"testing"
@@ -146,7 +147,15 @@ func (w *world) resolve(root string, at []string, todo []string, links *int) ([]
 // with links and mounts.
 func TestWalkAgainstModel(t *testing.T) { rapid.Check(t, walkAgainstModel) }
 
-func FuzzWalk(f *testing.F) { f.Fuzz(rapid.MakeFuzz(walkAgainstModel)) }
+func FuzzWalk(f *testing.F) {
+	// What rapid draws from has to be long enough, or it draws nothing.
+	for i := range byte(8) {
+		noise := make([]byte, 2<<10)
+		rand.NewChaCha8([32]byte{i}).Read(noise)
+		f.Add(noise)
+	}
+	f.Fuzz(rapid.MakeFuzz(walkAgainstModel))
+}
 
 func walkAgainstModel(t *rapid.T) {
 	world := drawWorld(t, true)
