@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # bpf2go's compiler looks for <asm/types.h> here; a name of Debian's multiarch layout.
 export C_INCLUDE_PATH ?= /usr/include/$(shell uname -m)-linux-gnu
 
-.PHONY: help build generate check-generate lint test test-host test-vm fuzz vm-shell demo bench-startup clean
+.PHONY: help build generate check-generate lint test test-host test-wine test-vm fuzz vm-shell demo bench-startup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,12 +23,16 @@ build: ## build/thenforce, one static binary
 demo: build ## watch a jail hold: on this host where its kernel can, else in a guest
 	@demo/start
 
-test: test-host test-vm ## all tests: on this host, then in guests on every kernel
+test: test-host test-wine test-vm ## all tests: on this host, under wine, then in guests on every kernel
 
 test-host: ## tests that need no special kernel
 	@command -v node >/dev/null || scripts/need nodejs
 	@scripts/need util-linux procps
 	$(GO) test ./...
+
+test-wine: ## the tests as programs of Windows, under wine
+	@scripts/need debootstrap debian-archive-keyring
+	$(GO) run ./test/wine
 
 test-vm: ## tests tagged vm, in guests (KERNELS=6.1,6.12,7)
 	$(GO) run ./test/vm setup --kernels $(KERNELS) --full

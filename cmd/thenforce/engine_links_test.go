@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
-
 package main
 
 import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/thenforce/thenforce/test/needs"
 )
 
 func TestEngineFollowsWhatItMay(t *testing.T) {
+	needs.Symlinks(t)
 	workspace, outside := bindings(t)
 	if err := os.Symlink("file", filepath.Join(workspace, "in")); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/thenforce/thenforce/pkg/engine"
+	"github.com/thenforce/thenforce/test/needs"
 	"rsc.io/script"
 	"rsc.io/script/scripttest"
 )
@@ -47,14 +48,16 @@ func self(t testing.TB, args ...string) *exec.Cmd {
 //	hardlink NAME FILE                 give a file another name
 //	fifo NAME                          make a named pipe (unix)
 //
-// and the condition verified: this host enforces.
+// and the conditions verified: this host enforces, and wine: this is Windows as wine has it.
 func TestScripts(t *testing.T) {
 	status, err := currentStatus(false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := script.NewEngine()
+	e.Cmds["skip"] = scripttest.Skip() // as wine alone needs it: test/wine knows which
 	e.Conds["verified"] = script.BoolCondition("this host enforces", status.State == engine.Verified)
+	e.Conds["wine"] = script.BoolCondition("this is Windows as wine has it", needs.Wine())
 	e.Cmds["thenforce"] = thenforceCommand(t)
 	e.Cmds["link"] = pathCommand("make a symbolic link", "NAME TARGET", 2, func(path, target string) error {
 		return os.Symlink(filepath.FromSlash(target), path)

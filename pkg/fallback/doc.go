@@ -40,7 +40,9 @@
 //   - Windows: a handle on the object itself, whatever reparse point that is,
 //     gives volume and file id; the directory gives the long name. Symbolic links,
 //     junctions and mounted volumes are told apart by tag and target; what a link
-//     leads to is its substitute name, never the print name.
+//     leads to is its substitute name, never the print name. Wine follows the
+//     links of the system below it, shows those to directories only, and is
+//     os-unsupported: Inspect errors where it sees one.
 //
 // # The guard
 //

@@ -6,11 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/thenforce/thenforce/pkg/engine"
+	"github.com/thenforce/thenforce/test/needs"
 )
 
 // marker is the content of every file outside a workspace in these tests. No
@@ -45,7 +45,7 @@ func tree(t testing.TB, dir, text string) {
 				err = os.WriteFile(path, []byte(content), 0o644)
 			}
 		case "link":
-			if symlinks(t) {
+			if needs.HaveSymlinks() { // who looks at it asks for them
 				err = os.Symlink(filepath.FromSlash(target), path)
 			}
 		case "hard":
@@ -57,26 +57,6 @@ func tree(t testing.TB, dir, text string) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// symlinks reports whether this system makes symbolic links. Only Windows may
-// have none: wine says that it made one and did not, and without a privilege
-// there is an error. What depends on them is left out there.
-func symlinks(t testing.TB) bool {
-	t.Helper()
-	if runtime.GOOS != "windows" {
-		return true
-	}
-	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink("target", link); err != nil {
-		t.Logf("no symbolic links here: %v", err)
-		return false
-	}
-	if _, err := os.Lstat(link); err != nil {
-		t.Logf("no symbolic links here: %v", err)
-		return false
-	}
-	return true
 }
 
 // realTempDir is t.TempDir without links.

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/thenforce/thenforce/pkg/engine"
+	"github.com/thenforce/thenforce/test/needs"
 )
 
 // follow is the option to follow symbolic links.
@@ -211,12 +212,8 @@ var operations = []struct {
 }
 
 func TestGuard(t *testing.T) {
-	links := symlinks(t)
 	forEachBackend(t, func(t *testing.T, p *Probes) {
 		for _, test := range operations {
-			if !links && linked(test.op) {
-				continue
-			}
 			name := test.op
 			if len(name) > 40 {
 				name = name[:40]
@@ -225,6 +222,9 @@ func TestGuard(t *testing.T) {
 				name += " following"
 			}
 			t.Run(name, func(t *testing.T) {
+				if linked(test.op) {
+					needs.Symlinks(t)
+				}
 				dir := realTempDir(t)
 				tree(t, dir, guarded)
 				root := filepath.Join(dir, "ws")

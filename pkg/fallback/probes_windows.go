@@ -38,6 +38,10 @@ const nonblock = 0
 // reparse point that is, and asks the handle: volume and file id, tag, times.
 // The name comes from the directory. A volume mounted in a directory is
 // described as that directory, with MountRoot set.
+//
+// Where the directory has a reparse point and the handle none, it is an error:
+// something below Windows followed a link in its place. Wine does that with the
+// links of the system it runs on; those to files it does not show at all.
 func (p *Probes) Inspect(path string) (engine.Entry, error) {
 	handle, err := openObject(path, windows.FILE_READ_ATTRIBUTES)
 	if err != nil {
@@ -57,11 +61,19 @@ func (p *Probes) Inspect(path string) (engine.Entry, error) {
 			e.Kind, e.MountRoot = engine.KindDir, true
 		}
 	}
-	if e.Name, err = nameInDirectory(path); err != nil {
+	var attributes uint32
+	if e.Name, attributes, err = nameInDirectory(path); err != nil {
 		return engine.Entry{}, inspectError(path, err)
+	}
+	if attributes&windows.FILE_ATTRIBUTE_REPARSE_POINT != 0 && e.ReparseTag == 0 {
+		return engine.Entry{}, inspectError(path, errFollowed)
 	}
 	return e, nil
 }
+
+// errFollowed is returned for a link that cannot be looked at because it is
+// followed by the system.
+var errFollowed = errors.New("the system follows the link that is here")
 
 func inspectError(path string, err error) error {
 	return &fs.PathError{Op: "inspect", Path: path, Err: err}
@@ -159,26 +171,27 @@ func entryByHandle(handle windows.Handle) (engine.Entry, error) {
 }
 
 // nameInDirectory returns the long name by which the directory holds the object
-// at path, and "" for the root of a volume.
-func nameInDirectory(path string) (string, error) {
+// at path, and its attributes there. They are "" and 0 for the root of a volume.
+func nameInDirectory(path string) (long string, attributes uint32, err error) {
 	if filepath.Dir(path) == path {
-		return "", nil
+		return "", 0, nil
 	}
 	name, err := windows.UTF16PtrFromString(extended(path))
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	var found windows.Win32finddata
 	search, err := windows.FindFirstFile(name, &found)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	windows.FindClose(search)
 	n := 0
 	for n < len(found.FileName) && found.FileName[n] != 0 {
 		n++
 	}
-	return decodeUTF16(found.FileName[:n])
+	long, err = decodeUTF16(found.FileName[:n])
+	return long, found.FileAttributes, err
 }
 
 // ReadLink implements [engine.Probes]: the substitute name of a symbolic link or

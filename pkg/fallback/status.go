@@ -12,7 +12,8 @@ import (
 // Status returns the state of enforcement where this package is all there is: it
 // is always unverified, since nothing stops a program that does not ask. The
 // reason is userspace-only, and os-unsupported on a system for which there are
-// no probes either. On Linux a mount table that cannot be read is a further one.
+// no probes either, or whose links they cannot see (wine). On Linux a mount table
+// that cannot be read is a further one.
 func Status() engine.EnforcementStatus {
 	status := engine.EnforcementStatus{
 		Backend:   "userspace",
@@ -30,6 +31,9 @@ func Status() engine.EnforcementStatus {
 	}
 	defer probes.Close()
 	status.Add(engine.UserspaceOnly, "")
+	if why := blind(); why != "" {
+		status.Add(engine.OSUnsupported, why)
+	}
 	switch _, err := probes.Mounts(); {
 	case err == nil:
 		status.Mountinfo = "ok"

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/thenforce/thenforce/pkg/engine"
+	"github.com/thenforce/thenforce/test/needs"
 )
 
 func TestStatusNeverVerified(t *testing.T) {
@@ -17,6 +18,9 @@ func TestStatusNeverVerified(t *testing.T) {
 	}
 	if !slices.Contains(status.Blocking(), engine.UserspaceOnly) {
 		t.Errorf("blocking reasons are %v, want userspace-only among them", status.Blocking())
+	}
+	if got := slices.Contains(status.Blocking(), engine.OSUnsupported); got != needs.Wine() {
+		t.Errorf("blocking reasons are %v: os-unsupported is for wine alone", status.Blocking())
 	}
 	if unverified := (*engine.UnverifiedError)(nil); !errors.As(status.Err(), &unverified) {
 		t.Errorf("error is %v, want an UnverifiedError", status.Err())

@@ -14,3 +14,6 @@ func kernelRelease() string {
 	}
 	return unix.ByteSliceToString(name.Release[:])
 }
+
+// blind returns why the probes cannot see everything on this system, or "".
+func blind() string { return "" }

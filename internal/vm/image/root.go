@@ -100,7 +100,7 @@ func (c *Cache) makeRoot(ctx context.Context, name string) error {
 	}
 	defer os.RemoveAll(tmp)
 	tree := filepath.Join(tmp, "tree")
-	if err := c.bootstrap(ctx, mirrors, tree); err != nil {
+	if err := c.bootstrap(ctx, mirrors, tree, rootPackages, rootScript); err != nil {
 		return err
 	}
 	size, err := treeSize(tree)
@@ -118,8 +118,9 @@ func (c *Cache) makeRoot(ctx context.Context, name string) error {
 	return removeOthers(dir, name)
 }
 
-// bootstrap makes the tree of the full guest.
-func (c *Cache) bootstrap(ctx context.Context, mirrors debian.Mirrors, tree string) error {
+// bootstrap makes a tree of Debian by debootstrap and runs script in it, as root
+// and with the packages as arguments.
+func (c *Cache) bootstrap(ctx context.Context, mirrors debian.Mirrors, tree string, packages []string, script string) error {
 	fmt.Fprintln(c.log, "  base system")
 	err := logged(exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--keyring="+debian.Keyring, "--arch=amd64", rootSuite, tree, mirrors.Archive))
 	if err != nil {
@@ -144,16 +145,16 @@ func (c *Cache) bootstrap(ctx context.Context, mirrors debian.Mirrors, tree stri
 			return err
 		}
 	}
-	fmt.Fprintf(c.log, "  %s\n", strings.Join(rootPackages, " "))
-	// A mount namespace of its own, so that nothing stays mounted whatever
+	fmt.Fprintf(c.log, "  %s\n", strings.Join(packages, " "))
+	// Namespaces of its own, so that nothing stays mounted or running whatever
 	// happens.
 	const enter = `set -e; root=$1; shift; mount --make-rprivate /; mount -t proc proc "$root/proc"; exec chroot "$root" sh -c "$@"`
-	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", enter, "sh", tree, rootScript, "sh"}, rootPackages...)...)
-	cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", enter, "sh", tree, script, "sh"}, packages...)...)
+	cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID}
 	if err := logged(cmd); err != nil {
 		return err
 	}
-	// The guest has no network; how this machine reaches it is nobody's business.
+	// Nothing in there needs a network; how this machine reaches it is nobody's business.
 	for _, name := range []string{"etc/apt/sources.list", aptConf, "etc/resolv.conf"} {
 		if err := os.Remove(filepath.Join(tree, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
