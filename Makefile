@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # bpf2go's compiler looks for <asm/types.h> here; a name of Debian's multiarch layout.
 export C_INCLUDE_PATH ?= /usr/include/$(shell uname -m)-linux-gnu
 
-.PHONY: help build generate check-generate lint test test-host test-wine test-vm fuzz vm-shell demo bench-startup clean
+.PHONY: help build generate check-generate lint test test-host test-wine test-vm fuzz vm-shell demo bench-vm bench-startup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,10 +46,18 @@ vm-shell: ## a shell in a guest with thenforce on its PATH (KERNEL=6.12 SCRIPT=f
 	@$(GO) run ./test/vm setup --kernels $(KERNEL)
 	@$(GO) run ./test/vm shell --kernel $(KERNEL) $(if $(SCRIPT),--script "$(SCRIPT)")
 
+bench-vm: ## count the instructions of opens and more, in jails, outside and under Landlock (KERNELS)
+	$(GO) build -o build/bench ./test/bench
+	$(GO) run ./test/vm setup --kernels $(KERNELS)
+	for k in $$(tr , ' ' <<< '$(KERNELS)'); do \
+	  $(GO) run ./test/vm shell --kernel $$k --icount --timeout 30m --add build/bench:/usr/bin/bench \
+	    -c 'bench ops' > build/bench-$$k.txt; done
+	build/bench report -svg build/cost-by-depth.svg $$(printf 'build/bench-%s.txt ' $$(tr , ' ' <<< '$(KERNELS)'))
+
 bench-startup: ## count the instructions that starting a command by run costs (KERNEL=6.12)
 	$(GO) build -o build/bench ./test/bench
 	$(GO) run ./test/vm setup --kernels $(KERNEL)
-	$(GO) run ./test/vm shell --kernel $(KERNEL) --icount --add build/bench:/usr/bin/bench -c bench
+	$(GO) run ./test/vm shell --kernel $(KERNEL) --icount --add build/bench:/usr/bin/bench -c 'bench startup'
 
 generate: ## compile bpf/ and regenerate the Go side of its types
 	@scripts/need clang-19 llvm-19 libbpf-dev linux-libc-dev

@@ -1,28 +1,46 @@
 //go:build linux
 
-// Command bench measures thenforce in a guest whose clock counts instructions (make bench-startup); what it prints as
-// instructions is nanoseconds anywhere else.
+// Command bench measures thenforce in guests whose clock counts instructions: what it calls instructions is nanoseconds
+// anywhere else. See docs/performance.md, and the targets bench-vm and bench-startup of the Makefile.
+//
+//	bench ops [-rounds N] [-jails N]
+//	               in a guest: what one operation costs outside jails, in one, and under Landlock; JSON
+//	bench startup  in a guest: what starting a command by "thenforce run" costs
+//	bench report   anywhere: turns files of "bench ops" into tables and a plot
+//	bench subject  the process that "bench ops" measures
+//	bench now      prints the clock
 package main
 
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-const rounds = 15
-
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "now" {
-		fmt.Println(now())
-		return
+	commands := map[string]func(args []string) error{
+		"ops":     func(args []string) error { return measureOps(args, os.Stdout) },
+		"startup": func([]string) error { return startup() },
+		"report":  report,
+		"subject": func(args []string) error {
+			rounds, err := strconv.Atoi(args[0])
+			if err != nil {
+				return err
+			}
+			return subject(rounds, os.Stdin, os.Stdout)
+		},
+		"now": func([]string) error {
+			_, err := fmt.Println(now())
+			return err
+		},
 	}
-	if err := startup(); err != nil {
+	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
+		fmt.Fprintln(os.Stderr, "usage: bench ops [-rounds N] [-jails N] | startup | report [-svg FILE] FILE...")
+		os.Exit(2)
+	}
+	if err := commands[os.Args[1]](os.Args[2:]); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -34,62 +52,4 @@ func now() int64 {
 		panic(err)
 	}
 	return ts.Nano()
-}
-
-// startup compares starting a command with starting it by thenforce run: from before the start to the command's main,
-// and to the end of everything.
-func startup() error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll("/w", 0o755); err != nil {
-		return err
-	}
-	run := []string{"thenforce", "run", "--grant", self + ":rx", "--workspace", "/w"}
-	kinds := []struct {
-		name string
-		args []string
-	}{
-		{"exec", []string{self, "now"}},
-		{"thenforce --version", []string{"thenforce", "--version"}},
-		{"thenforce run", append(slices.Clone(run), "--", self, "now")},
-		{"thenforce run --preset none", append(slices.Clone(run), "--preset", "none", "--", self, "now")},
-	}
-	for _, k := range kinds { // the first run loads and proves
-		if _, _, err := once(k.args); err != nil {
-			return err
-		}
-	}
-	fmt.Printf("%-30s %15s %15s   (instructions, median of %d)\n", "", "to its main", "to the end", rounds)
-	for _, k := range kinds {
-		var begin, end []int64
-		for range rounds {
-			b, e, err := once(k.args)
-			if err != nil {
-				return err
-			}
-			begin, end = append(begin, b), append(end, e)
-		}
-		fmt.Printf("%-30s %15d %15d\n", k.name, median(begin), median(end))
-	}
-	return nil
-}
-
-func once(args []string) (begin, end int64, err error) {
-	start := now()
-	out, err := exec.Command(args[0], args[1:]...).Output()
-	end = now() - start
-	if err != nil {
-		return 0, 0, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
-	}
-	if at, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64); err == nil {
-		begin = at - start
-	}
-	return begin, end, nil
-}
-
-func median(v []int64) int64 {
-	slices.Sort(v)
-	return v[len(v)/2]
 }
