@@ -26,6 +26,8 @@ enum tf_limit {
 	TF_PATH_DEPTH = 1024,	  /* names and mounts that the path of an event may pass */
 	TF_MAX_ATTACHED = 96,	  /* programs a proof has room for */
 	TF_NAME_BYTES = 256,	  /* room for one name, with its zero byte */
+	TF_MAX_NAMES = 65536,	  /* names on the way to denied ones, of all policies together */
+	TF_DENY_DEPTH = 16,	  /* names from a grant down to a denied one */
 };
 
 /* Rights of a grant, and what one operation needs. The same bits as engine.Rights. */
@@ -36,6 +38,7 @@ enum tf_right {
 	TF_DELETE = 8,
 	TF_EXEC = 16,
 	TF_CONNECT = 32,
+	TF_DENIED = 128, /* no right: the object has a denied name. It lies with no rights in a grant of its own */
 };
 
 /* Why an operation was denied. TF_OK is no denial. */
@@ -198,9 +201,27 @@ _Static_assert(sizeof(struct tf_grant_key) == 24, "tf_grant_key");
 struct tf_grant {
 	__u64 expires; /* nanoseconds of boot time (CLOCK_BOOTTIME); 0: never */
 	__u32 generation;
-	__u32 rights; /* enum tf_right */
+	__u16 rights; /* enum tf_right */
+	__u16 node;   /* the object's place on the way to a denied name, see tf_names; 0: none is denied below it */
 };
 _Static_assert(sizeof(struct tf_grant) == 16, "tf_grant");
+
+/*
+ * Denied names are paths, so that they hold for what does not exist yet. All of a policy make one tree; its nodes are the
+ * directories on the way, and a grant knows which of them it is. An edge is a name below a node, by its hash: two names
+ * with one hash are both denied.
+ */
+struct tf_name_key {
+	__u64 hash; /* tf_hash_name */
+	__u32 policy;
+	__u16 node;
+	__u16 pad;
+};
+_Static_assert(sizeof(struct tf_name_key) == 16, "tf_name_key");
+
+struct tf_name {
+	__u32 node; /* where the name leads; 0: it is denied, with all below it */
+};
 
 /* The inode of a pseudo terminal in its devpts. */
 struct tf_pty_key {

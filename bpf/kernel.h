@@ -34,6 +34,7 @@ struct super_block {
 	__u32 s_dev;
 	unsigned long s_flags;
 	unsigned long s_magic;
+	void *s_encoding;
 };
 
 struct inode_operations {
@@ -43,6 +44,7 @@ struct inode_operations {
 struct inode {
 	struct inode_operations *i_op;
 	__u16 i_mode;
+	unsigned int i_flags;
 	unsigned long i_ino;
 	__u32 i_rdev;
 	__u32 i_generation;
@@ -54,10 +56,15 @@ struct qstr {
 	const unsigned char *name;
 };
 
+struct dentry_operations {
+	void *d_compare;
+};
+
 struct dentry {
 	struct dentry *d_parent;
 	struct qstr d_name;
 	struct inode *d_inode;
+	const struct dentry_operations *d_op;
 	struct super_block *d_sb;
 };
 
@@ -220,6 +227,8 @@ struct unix_sock {
 #define FMODE_EXEC 0x20 /* in f_flags: the open is an exec's */
 #define SB_KERNMOUNT (1 << 22)
 #define MNT_INTERNAL 0x4000
+
+#define S_CASEFOLD (1 << 15)
 
 #define RENAME_EXCHANGE 2 /* linux/fs.h (uapi) */
 

@@ -54,6 +54,15 @@ struct {
 	__type(value, __u32);
 } tf_armed SEC(".maps");
 
+/* name below a node -> where it leads. Writer: loader, before a jail uses the policy. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TF_MAX_NAMES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct tf_name_key);
+	__type(value, struct tf_name);
+} tf_names SEC(".maps");
+
 /* tf_event records, each cut to its path. Writer: programs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -18,6 +18,22 @@ static __always_inline int judge_object(enum tf_hook hook, enum tf_op_id op, con
 	return settle(&r, EACCES);
 }
 
+/*
+ * Whether a name may be made in a directory. On the way to a denied name only an empty directory may: anything else could
+ * bring the denied one along, or lead elsewhere.
+ */
+static __always_inline enum tf_code check_create(const struct tf_jail *jail, __u64 dir, __u64 mnt, __u64 name,
+						 bool empty_dir)
+{
+	__u64 found = find_name(jail, dir, mnt, name);
+
+	if (FOUND_CODE(found))
+		return FOUND_CODE(found);
+	if (found & FOUND_ABOVE_DENIED && !empty_dir)
+		return TF_DENIED_NAME;
+	return FOUND_RIGHTS(found) & TF_CREATE ? TF_OK : TF_RIGHTS;
+}
+
 /* A new name in a directory. */
 static __always_inline int judge_create(enum tf_hook hook, const struct path *dir, struct dentry *name, bool device)
 {
@@ -38,7 +54,7 @@ static __always_inline int judge_create(enum tf_hook hook, const struct path *di
 	if (device)
 		ask_every_jail(&s, &r, TF_DEVICE_NODE);
 	else
-		ask_every_jail(&s, &r, check_object(j, (__u64)parent, r.mnt, TF_CREATE));
+		ask_every_jail(&s, &r, check_create(j, (__u64)parent, r.mnt, r.dentry, hook == TF_HOOK_PATH_MKDIR));
 	return settle(&r, EACCES);
 }
 
@@ -118,12 +134,15 @@ int tf_path_rmdir(unsigned long long *ctx)
  * What an object brings to a directory: the right to make a name there, and none that the object did not have before
  * (else a link or rename would be the way around a narrower grant).
  */
-static __always_inline enum tf_code check_target(const struct tf_jail *jail, __u64 dir, __u64 mnt, __u32 brought)
+static __always_inline enum tf_code check_target(const struct tf_jail *jail, __u64 dir, __u64 mnt, __u64 name,
+						 __u32 brought)
 {
-	__u64 found = find(jail, dir, mnt);
+	__u64 found = find_name(jail, dir, mnt, name);
 
 	if (FOUND_CODE(found))
 		return FOUND_CODE(found);
+	if (found & FOUND_ABOVE_DENIED)
+		return TF_DENIED_NAME;
 	if (!(FOUND_RIGHTS(found) & TF_CREATE))
 		return TF_RIGHTS;
 	return FOUND_RIGHTS(found) & ~brought ? TF_RIGHTS_GAIN : TF_OK;
@@ -153,7 +172,7 @@ static __always_inline enum tf_code check_link(const struct tf_jail *jail, struc
 	if (!(FOUND_RIGHTS(found) & TF_READ))
 		return TF_RIGHTS;
 	r->dentry = name;
-	return check_target(jail, dir, r->mnt, FOUND_RIGHTS(found));
+	return check_target(jail, dir, r->mnt, name, FOUND_RIGHTS(found));
 }
 
 SEC("lsm/path_link")
@@ -188,7 +207,7 @@ static __always_inline enum tf_code check_arrives(const struct tf_jail *jail, st
 						  __u32 brought)
 {
 	r->dentry = name;
-	return check_target(jail, dir, r->mnt, brought);
+	return check_target(jail, dir, r->mnt, name, brought);
 }
 
 struct rename {

@@ -108,28 +108,47 @@ static __always_inline bool is_autogroup(__u64 dentry)
 	return !__builtin_memcmp(name, "autogroup", 10);
 }
 
+#define UNDECIDED 0xff /* no enum tf_code: the grants have to tell */
+
+/* The objects that rules decide about. Functions of their own, for the stack of their callers is small. */
+static __noinline __u32 check_special(const struct tf_jail *jail, __u64 dentry, __u64 mnt, __u32 need)
+{
+	struct inode *inode = BPF_CORE_READ((struct dentry *)dentry, d_inode);
+	__u64 magic = BPF_CORE_READ((struct dentry *)dentry, d_sb, s_magic);
+
+	if (!inode)
+		return TF_NO_DATA;
+	if (is_kernel_mount(mnt))
+		return check_kernel_file(jail, magic, need);
+	if (magic != PROC_MAGIC)
+		return UNDECIDED;
+	if (is_own_proc(jail, inode))
+		return need & TF_WRITE && is_autogroup(dentry) ? TF_RIGHTS : TF_OK;
+	/* The list of processes, for ps and pgrep to find their own in; what is in it is judged one by one. */
+	if (need == TF_READ && (__u64)BPF_CORE_READ((struct dentry *)dentry, d_parent) == dentry)
+		return TF_OK;
+	return UNDECIDED;
+}
+
+static __noinline bool is_usable_terminal(const struct tf_jail *jail, __u64 dentry)
+{
+	struct inode *inode = BPF_CORE_READ((struct dentry *)dentry, d_inode);
+
+	return (BPF_CORE_READ(inode, i_mode) & S_IFMT) == S_IFCHR && (is_own_terminal(inode) || is_jails_pty(jail, inode));
+}
+
 /*
  * Whether a file may be used with all of need. This is the whole question for an open file, whatever it is: the named
  * objects by their grants, the others by the rules above.
  */
 static __always_inline enum tf_code check_file(const struct tf_jail *jail, __u64 dentry, __u64 mnt, __u32 need)
 {
-	struct inode *inode = BPF_CORE_READ((struct dentry *)dentry, d_inode);
-	__u64 magic = BPF_CORE_READ((struct dentry *)dentry, d_sb, s_magic);
-	enum tf_code code;
+	__u32 code = check_special(jail, dentry, mnt, need);
 
-	if (!inode)
-		return TF_NO_DATA;
-	if (is_kernel_mount(mnt))
-		return check_kernel_file(jail, magic, need);
-	if (magic == PROC_MAGIC && is_own_proc(jail, inode))
-		return need & TF_WRITE && is_autogroup(dentry) ? TF_RIGHTS : TF_OK;
-	/* The list of processes, for ps and pgrep to find their own in; what is in it is judged one by one. */
-	if (magic == PROC_MAGIC && need == TF_READ && (__u64)BPF_CORE_READ((struct dentry *)dentry, d_parent) == dentry)
-		return TF_OK;
+	if (code != UNDECIDED)
+		return code;
 	code = check_object(jail, dentry, mnt, need);
-	if (code && code != TF_RIGHTS && !(need & TF_EXEC) && type_of(dentry) == S_IFCHR &&
-	    (is_own_terminal(inode) || is_jails_pty(jail, inode)))
+	if (code && code != TF_RIGHTS && !(need & TF_EXEC) && is_usable_terminal(jail, dentry))
 		return TF_OK;
 	return code;
 }

@@ -90,7 +90,8 @@ static long walk_step(__u32 step, struct walk *w)
 	}
 	grant = bpf_map_lookup_elem(&tf_grants, &w->key);
 	if (grant) {
-		w->code = check_grant(grant, inode->i_generation);
+		/* With denied names below the grant it takes the long way. */
+		w->code = grant->node ? TF_DENIED_NAME : check_grant(grant, inode->i_generation);
 		w->rights = grant->rights;
 		return 1;
 	}
@@ -162,75 +163,92 @@ struct long_walk {
 	__u64 at;
 	__u64 mount; /* struct mount; 0: within the file system */
 	struct tf_grant_key key;
-	__u32 rights;
-	__u32 code;
-	__u32 crossed; /* a mount was left behind */
-	__u32 first;   /* the object itself is the grant */
-	__u32 own;     /* the way passed a file system that jails rest on */
-	__u32 pad;
+	struct found {
+		__u32 rights;
+		__u32 code;
+		__u32 node;	/* of the grant */
+		__u32 names;	/* passed from the object up to the grant */
+		__u64 last;	/* the dentry that the last of them belongs to */
+		__u32 crossed;	/* a mount was left behind */
+		__u32 first;	/* the object itself is the grant */
+		__u32 own;	/* the way passed a file system that jails rest on */
+		__u32 pad;
+	} found;
 };
 
+/* What is read goes where it is wanted at once: all frames of a call together have 512 bytes. */
 static __always_inline void look_at(struct long_walk *w, struct dentry *at)
 {
 	struct super_block *sb = NULL;
 	struct inode *inode = NULL;
 	struct tf_grant *grant;
-	unsigned long number = 0, magic = 0;
-	__u32 generation = 0, dev = 0;
+	unsigned long magic = 0;
+	__u32 generation = 0;
 
-	w->code = TF_NO_DATA;
+	w->found.code = TF_NO_DATA;
 	if (bpf_core_read(&inode, sizeof(inode), &at->d_inode) || !inode)
 		return;
-	if (bpf_core_read(&sb, sizeof(sb), &inode->i_sb) || bpf_core_read(&number, sizeof(number), &inode->i_ino) ||
+	if (bpf_core_read(&sb, sizeof(sb), &inode->i_sb) ||
+	    bpf_core_read(&w->key.ino, sizeof(w->key.ino), &inode->i_ino) ||
 	    bpf_core_read(&generation, sizeof(generation), &inode->i_generation) ||
-	    bpf_core_read(&dev, sizeof(dev), &sb->s_dev) || bpf_core_read(&magic, sizeof(magic), &sb->s_magic))
+	    bpf_core_read(&w->key.dev, sizeof(w->key.dev), &sb->s_dev) ||
+	    bpf_core_read(&magic, sizeof(magic), &sb->s_magic))
 		return;
-	w->key.ino = number;
-	w->key.dev = dev;
 	w->key.volume = 0;
 	if (is_special(magic))
 		identify((__u64)inode, magic, &w->key);
 	if (is_enforcers_own(magic))
-		w->own = 1;
-	w->code = TF_NO_GRANT;
+		w->found.own = 1;
+	w->found.code = TF_NO_GRANT;
 	grant = bpf_map_lookup_elem(&tf_grants, &w->key);
-	if (grant) {
-		w->code = check_grant(grant, generation);
-		w->rights = grant->rights;
+	if (!grant)
+		return;
+	if (grant->rights & TF_DENIED) {
+		/* A stranger with its number is no denied object: by name it would be found anyway. */
+		if (grant->generation == generation)
+			w->found.code = TF_DENIED_NAME;
+		return;
 	}
+	w->found.code = check_grant(grant, generation);
+	w->found.rights = grant->rights;
+	w->found.node = grant->node;
 }
 
 static long long_walk_step(__u32 step, struct long_walk *w)
 {
-	struct dentry *at = (void *)w->at, *parent = NULL, *root = NULL;
-	struct mount *mount = (void *)w->mount, *above = NULL;
+	struct dentry *at = (void *)w->at, *next = NULL;
+	struct mount *mount = (void *)w->mount;
 
 	look_at(w, at);
-	if (w->code != TF_NO_GRANT) {
-		w->first = step == 0;
+	if (w->found.code != TF_NO_GRANT) {
+		w->found.first = step == 0;
 		return 1;
 	}
-	w->code = TF_NO_DATA;
-	if (bpf_core_read(&parent, sizeof(parent), &at->d_parent))
+	w->found.code = TF_NO_DATA;
+	if (mount && bpf_core_read(&next, sizeof(next), &mount->mnt.mnt_root))
 		return 1;
-	if (mount && bpf_core_read(&root, sizeof(root), &mount->mnt.mnt_root))
-		return 1;
-	if (mount && at == root) {
-		if (bpf_core_read(&above, sizeof(above), &mount->mnt_parent) ||
-		    bpf_core_read(&parent, sizeof(parent), &mount->mnt_mountpoint))
+	if (mount && at == next) {
+		if (bpf_core_read(&w->mount, sizeof(w->mount), &mount->mnt_parent) ||
+		    bpf_core_read(&next, sizeof(next), &mount->mnt_mountpoint))
 			return 1;
-		if (!above || above == mount) {
-			w->code = TF_NO_GRANT;
+		if (!w->mount || w->mount == (__u64)mount) {
+			w->found.code = TF_NO_GRANT;
 			return 1;
 		}
-		w->mount = (__u64)above;
-		w->crossed = 1;
-	} else if (parent == at) {
-		w->code = mount ? TF_DISCONNECTED : TF_NO_GRANT;
-		return 1;
+		w->found.crossed = 1;
+	} else {
+		if (bpf_core_read(&next, sizeof(next), &at->d_parent))
+			return 1;
+		if (next == at) {
+			w->found.code = mount ? TF_DISCONNECTED : TF_NO_GRANT;
+			return 1;
+		}
+		/* A name counts when it is left for its parent: the root of a mount is known by its mount point's. */
+		w->found.last = (__u64)at;
+		w->found.names++;
 	}
-	w->code = TF_TOO_DEEP;
-	w->at = (__u64)parent;
+	w->found.code = TF_TOO_DEEP;
+	w->at = (__u64)next;
 	return 0;
 }
 
@@ -238,13 +256,21 @@ static long long_walk_step(__u32 step, struct long_walk *w)
 #define FOUND_CODE(found) ((found) & 0xff)
 #define FOUND_RIGHTS(found) ((found) >> 8 & 0xff)
 #define FOUND_FIRST 0x10000
+#define FOUND_ABOVE_DENIED 0x20000 /* a denied name lies below: the object stays where it is */
 
-/* What tf_find is asked. In memory, because there a typed pointer becomes the number that the function may take. */
+/*
+ * What tf_find is asked, and what tf_judge_names has to know of its answer. In memory, because there a typed pointer
+ * becomes the number that the function may take.
+ */
 struct question {
 	__u64 dentry;
-	__u64 mnt; /* 0: stay within the file system */
+	__u64 mnt;  /* 0: stay within the file system */
+	__u64 name; /* a name in the directory that dentry is, which need not exist: what is denied is asked of it; or 0 */
 	__u32 policy;
 	__u32 follow; /* mounts */
+	__u64 last;   /* see struct found */
+	__u32 names;
+	__u32 node;
 };
 
 /*
@@ -254,7 +280,8 @@ struct question {
  */
 __noinline __u64 tf_find(struct question *q)
 {
-	struct long_walk w = { .code = TF_NO_DATA }, end;
+	struct long_walk w = { .found.code = TF_NO_DATA };
+	struct found end;
 	__u64 found;
 
 	if (!q)
@@ -268,10 +295,13 @@ __noinline __u64 tf_find(struct question *q)
 	 * Linux 6.1 checks the step of a loop once: it takes a mark of one step and the end of another for impossible
 	 * together, and removes the code for it. (Mended by commit ab5cfac139ab.) What a helper wrote it knows nothing of.
 	 */
-	if (bpf_probe_read_kernel(&end, sizeof(end), &w))
+	if (bpf_probe_read_kernel(&end, sizeof(end), &w.found))
 		return TF_NO_DATA;
 	if (end.crossed && !end.code && !q->follow)
 		return end.rights ? TF_MOUNT_BOUNDARY : TF_NO_GRANT;
+	q->last = end.last;
+	q->names = end.names;
+	q->node = end.code ? 0 : end.node;
 	if (end.own)
 		end.rights &= TF_READ;
 	found = end.code | (__u64)end.rights << 8;
@@ -280,12 +310,144 @@ __noinline __u64 tf_find(struct question *q)
 	return found;
 }
 
+#define TF_HASH_SEED 0xcbf29ce484222325ULL
+#define TF_HASH_FACTOR 0x9e3779b97f4a7c15ULL
+
+/* The hash of a dentry's name; pkg/loader's nameHash is the same. */
+__noinline __u64 tf_hash_name(__u64 dentry)
+{
+	struct dentry *d = (void *)dentry;
+	const unsigned char *name = BPF_CORE_READ(d, d_name.name);
+	__u32 len = BPF_CORE_READ(d, d_name.len);
+	__u64 hash = TF_HASH_SEED ^ len, word, n;
+
+	for (__u32 at = 0; at < TF_NAME_BYTES && at < len; at += sizeof(word)) {
+		n = len - at;
+		asm volatile("" : "+r"(n)); /* see ascend */
+		if (n > sizeof(word))
+			n = sizeof(word);
+		word = 0;
+		bpf_probe_read_kernel(&word, n, name + at);
+		hash = (hash ^ word) * TF_HASH_FACTOR;
+		hash ^= hash >> 32;
+	}
+	return hash;
+}
+
+/*
+ * Whether a directory compares names otherwise than byte by byte, so that a denied one has more spellings than can be
+ * told here: FAT, and directories with the casefold attribute.
+ */
+static __always_inline bool folds_names(struct dentry *name)
+{
+	struct super_block *sb = BPF_CORE_READ(name, d_sb);
+
+	if (!BPF_CORE_READ(name, d_op, d_compare))
+		return false;
+	if (!bpf_core_field_exists(sb->s_encoding) || !BPF_CORE_READ(sb, s_encoding))
+		return true;
+	return BPF_CORE_READ(name, d_parent, d_inode, i_flags) & S_CASEFOLD;
+}
+
+/* From an object up to the dentry with so many names above it, as long_walk_step counts them. */
+struct climb {
+	__u64 at;
+	__u64 mount;
+	__u32 names; /* still to pass */
+	__u32 pad;
+};
+
+static long climb_step(__u32 step __attribute__((unused)), struct climb *c)
+{
+	struct dentry *at = (void *)c->at, *root = NULL;
+	struct mount *mount = (void *)c->mount;
+
+	if (mount && bpf_core_read(&root, sizeof(root), &mount->mnt.mnt_root))
+		root = NULL;
+	if (mount && at == root) {
+		c->at = (__u64)BPF_CORE_READ(mount, mnt_mountpoint);
+		c->mount = (__u64)BPF_CORE_READ(mount, mnt_parent);
+		return 0;
+	}
+	if (!c->names)
+		return 1;
+	c->names--;
+	c->at = (__u64)BPF_CORE_READ(at, d_parent);
+	return 0;
+}
+
+static __always_inline __u64 climb(const struct question *q, __u32 names)
+{
+	struct climb c = { .at = q->dentry, .names = names };
+	__u64 at = 0;
+
+	if (q->mnt)
+		c.mount = q->mnt - bpf_core_field_offset(struct mount, mnt);
+	bpf_loop(TF_MAX_DEPTH, climb_step, &c, 0);
+	bpf_probe_read_kernel(&at, sizeof(at), &c.at); /* see tf_find */
+	return at;
+}
+
+enum { NAME_FREE, NAME_DENIED, NAME_ABOVE_DENIED };
+
+/*
+ * Goes down from the grant by the names that the walk has passed: is the object denied, or does it lie above what is?
+ * Only the way to a denied name is ever climbed again, and nobody in the jail moves a directory there.
+ */
+__noinline int tf_judge_names(struct question *q)
+{
+	struct tf_name_key key = {};
+	struct tf_name *edge;
+	__u64 dentry;
+	__u32 names;
+
+	if (!q)
+		return NAME_DENIED;
+	key.policy = q->policy;
+	key.node = q->node;
+	names = q->names;
+	for (__u32 i = 0; i < TF_DENY_DEPTH; i++) {
+		if (i > names || (i == names && !q->name))
+			return NAME_ABOVE_DENIED;
+		if (i == names)
+			dentry = q->name;
+		else
+			dentry = i ? climb(q, names - 1 - i) : q->last;
+		if (folds_names((void *)dentry))
+			return NAME_DENIED;
+		key.hash = tf_hash_name(dentry);
+		edge = bpf_map_lookup_elem(&tf_names, &key);
+		if (!edge)
+			return NAME_FREE;
+		if (!edge->node)
+			return NAME_DENIED;
+		key.node = edge->node;
+	}
+	return NAME_DENIED; /* the loader makes no tree that deep */
+}
+
+/* The same for a name in a directory, which may be there or not. name 0: the object itself. */
+static __noinline __u64 find_name(const struct tf_jail *jail, __u64 dentry, __u64 mnt, __u64 name)
+{
+	struct question q = { .dentry = dentry, .mnt = mnt, .name = name, .policy = jail->policy,
+			      .follow = jail->flags & TF_JAIL_FOLLOW_MOUNTS };
+	__u64 found = tf_find(&q);
+
+	if (!q.node)
+		return found;
+	switch (tf_judge_names(&q)) {
+	case NAME_FREE:
+		return found;
+	case NAME_ABOVE_DENIED:
+		return found | FOUND_ABOVE_DENIED;
+	default:
+		return TF_DENIED_NAME;
+	}
+}
+
 static __always_inline __u64 find(const struct tf_jail *jail, __u64 dentry, __u64 mnt)
 {
-	struct question q = { .dentry = dentry, .mnt = mnt, .policy = jail->policy,
-			      .follow = jail->flags & TF_JAIL_FOLLOW_MOUNTS };
-
-	return tf_find(&q);
+	return find_name(jail, dentry, mnt, 0);
 }
 
 static __always_inline __u16 type_of(__u64 dentry)
@@ -308,27 +470,38 @@ static __always_inline enum tf_code check_object(const struct tf_jail *jail, __u
 	return (FOUND_RIGHTS(found) & need) == need ? TF_OK : TF_RIGHTS;
 }
 
-/*
- * Whether a name may be removed, and the rights of what it names. Removing changes the directory, so where the object
- * is itself a grant the directory's own rights count as well: nobody in a jail removes the workspace.
- */
-static __always_inline enum tf_code check_name(const struct tf_jail *jail, __u64 dentry, __u64 mnt, __u32 *rights)
+/* Whether an object that is itself a grant may be taken out of its directory. */
+static __always_inline enum tf_code check_above(const struct tf_jail *jail, __u64 dentry, __u64 mnt)
 {
-	__u64 found = find(jail, dentry, mnt), above;
+	__u64 above;
 
-	*rights = FOUND_RIGHTS(found);
-	if (FOUND_CODE(found))
-		return FOUND_CODE(found);
-	if (!(*rights & TF_DELETE))
-		return TF_RIGHTS;
-	if (!(found & FOUND_FIRST))
-		return TF_OK;
 	if (dentry == (__u64)BPF_CORE_READ((struct vfsmount *)mnt, mnt_root))
 		return TF_MOUNT_BOUNDARY;
 	above = find(jail, (__u64)BPF_CORE_READ((struct dentry *)dentry, d_parent), mnt);
 	if (FOUND_CODE(above))
 		return FOUND_CODE(above);
 	return FOUND_RIGHTS(above) & TF_DELETE ? TF_OK : TF_RIGHTS;
+}
+
+/*
+ * Whether a name may be removed, and the rights of what it names. Removing changes the directory, so where the object
+ * is itself a grant the directory's own rights count as well: nobody in a jail removes the workspace. Nor what lies
+ * above a denied name.
+ */
+static __always_inline enum tf_code check_name(const struct tf_jail *jail, __u64 dentry, __u64 mnt, __u32 *rights)
+{
+	__u64 found = find(jail, dentry, mnt);
+	enum tf_code above;
+
+	*rights = FOUND_RIGHTS(found);
+	if (FOUND_CODE(found))
+		return FOUND_CODE(found);
+	if (!(*rights & TF_DELETE))
+		return TF_RIGHTS;
+	above = found & FOUND_FIRST ? check_above(jail, dentry, mnt) : TF_OK;
+	if (above)
+		return above;
+	return found & FOUND_ABOVE_DENIED ? TF_DENIED_NAME : TF_OK;
 }
 
 #endif

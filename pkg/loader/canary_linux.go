@@ -244,7 +244,7 @@ func (e *Enforcer) proveHere(base, cgroups string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.dropLocked(jail.slot, jail.id, jail.Grants)) }()
+	defer func() { err = errors.Join(err, e.dropLocked(jail)) }()
 	if err := s.startChildren(cgroups); err != nil {
 		return err
 	}
@@ -650,7 +650,7 @@ func (e *Enforcer) proveArming(outer *scene, cgroups string, open []OpenObject) 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.dropLocked(jail.slot, jail.id, jail.Grants)) }()
+	defer func() { err = errors.Join(err, e.dropLocked(jail)) }()
 	if s.peer, err = startCanary(nil, nil, nil); err != nil {
 		return err
 	}

@@ -89,7 +89,8 @@ type enforcerTfGrant struct {
 	_          structs.HostLayout
 	Expires    uint64
 	Generation uint32
-	Rights     uint32
+	Rights     uint16
+	Node       uint16
 }
 
 type enforcerTfGrantKey struct {
@@ -215,6 +216,8 @@ const (
 	enforcerTfLimitTF_PATH_DEPTH   enforcerTfLimit = 1024
 	enforcerTfLimitTF_MAX_ATTACHED enforcerTfLimit = 96
 	enforcerTfLimitTF_NAME_BYTES   enforcerTfLimit = 256
+	enforcerTfLimitTF_MAX_NAMES    enforcerTfLimit = 65536
+	enforcerTfLimitTF_DENY_DEPTH   enforcerTfLimit = 16
 )
 
 type enforcerTfMember struct {
@@ -222,6 +225,19 @@ type enforcerTfMember struct {
 	Jail uint64
 	Slot uint32
 	Pad  uint32
+}
+
+type enforcerTfName struct {
+	_    structs.HostLayout
+	Node uint32
+}
+
+type enforcerTfNameKey struct {
+	_      structs.HostLayout
+	Hash   uint64
+	Policy uint32
+	Node   uint16
+	Pad    uint16
 }
 
 type enforcerTfOpId uint32
@@ -281,6 +297,7 @@ const (
 	enforcerTfRightTF_DELETE  enforcerTfRight = 8
 	enforcerTfRightTF_EXEC    enforcerTfRight = 16
 	enforcerTfRightTF_CONNECT enforcerTfRight = 32
+	enforcerTfRightTF_DENIED  enforcerTfRight = 128
 )
 
 type enforcerTfRoot struct {
@@ -303,6 +320,7 @@ const (
 	enforcerMapTfGrants               = "tf_grants"
 	enforcerMapTfJails                = "tf_jails"
 	enforcerMapTfMembers              = "tf_members"
+	enforcerMapTfNames                = "tf_names"
 	enforcerMapTfProofs               = "tf_proofs"
 	enforcerMapTfPtys                 = "tf_ptys"
 	enforcerMapTfRoots                = "tf_roots"
@@ -489,6 +507,7 @@ type enforcerMapSpecs struct {
 	TfGrants  *ebpf.MapSpec `ebpf:"tf_grants"`
 	TfJails   *ebpf.MapSpec `ebpf:"tf_jails"`
 	TfMembers *ebpf.MapSpec `ebpf:"tf_members"`
+	TfNames   *ebpf.MapSpec `ebpf:"tf_names"`
 	TfProofs  *ebpf.MapSpec `ebpf:"tf_proofs"`
 	TfPtys    *ebpf.MapSpec `ebpf:"tf_ptys"`
 	TfRoots   *ebpf.MapSpec `ebpf:"tf_roots"`
@@ -537,6 +556,7 @@ type enforcerMaps struct {
 	TfGrants  *ebpf.Map `ebpf:"tf_grants"`
 	TfJails   *ebpf.Map `ebpf:"tf_jails"`
 	TfMembers *ebpf.Map `ebpf:"tf_members"`
+	TfNames   *ebpf.Map `ebpf:"tf_names"`
 	TfProofs  *ebpf.Map `ebpf:"tf_proofs"`
 	TfPtys    *ebpf.Map `ebpf:"tf_ptys"`
 	TfRoots   *ebpf.Map `ebpf:"tf_roots"`
@@ -551,6 +571,7 @@ func (m *enforcerMaps) Close() error {
 		m.TfGrants,
 		m.TfJails,
 		m.TfMembers,
+		m.TfNames,
 		m.TfProofs,
 		m.TfPtys,
 		m.TfRoots,

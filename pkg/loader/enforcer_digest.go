@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "88a295a92565245097db937ccdd4c00166fc1862fa78167e31dbd7af9ab49dad"
+const objectDigest = "15a505a3a68daa3c5477cb5adc2c1b31d22cb6f3fd5c6c06ca5c924fd079bcbc"

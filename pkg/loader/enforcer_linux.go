@@ -50,7 +50,7 @@ type Enforcer struct {
 
 	learnProgram                                        *ebpf.Program
 	jails, members, grants, events, canary, runs, proof *ebpf.Map
-	ptys, roots, armed                                  *ebpf.Map
+	names, ptys, roots, armed                           *ebpf.Map
 	global                                              *ebpf.Map
 
 	jailSlots []enforcerTfJail // mapped: the kernel's own memory
@@ -64,6 +64,7 @@ func (e *Enforcer) maps() map[string]**ebpf.Map {
 		enforcerMapTfJails:   &e.jails,
 		enforcerMapTfMembers: &e.members,
 		enforcerMapTfGrants:  &e.grants,
+		enforcerMapTfNames:   &e.names,
 		enforcerMapTfEvents:  &e.events,
 		enforcerMapTfCanary:  &e.canary,
 		enforcerMapTfRuns:    &e.runs,

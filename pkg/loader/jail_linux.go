@@ -76,7 +76,9 @@ type GrantInfo struct {
 	Source     engine.Source `json:"source"`
 	Expires    *time.Time    `json:"expires,omitempty"`
 
-	dev uint32
+	dev    uint32
+	node   uint16 // on the way to denied names; 0: nothing below is denied
+	denied bool   // by its name: all rights are taken, and grants on the way do not bring them back
 }
 
 // Jail is one live jail.
@@ -89,6 +91,7 @@ type Jail struct {
 	Mode      engine.Mode
 	CreatedAt time.Time
 	Grants    []GrantInfo
+	Denied    []string // names, as absolute paths
 	// Notices are things the operator should know, such as two grants of the same object.
 	Notices []string
 
@@ -112,6 +115,7 @@ type record struct {
 	CreatedAt time.Time     `json:"createdAt"`
 	Owner     *owner        `json:"owner,omitempty"`
 	Grants    []grantRecord `json:"grants"`
+	Denied    []string      `json:"denied,omitempty"`
 }
 
 // owner is a process; with its start time the number cannot be taken for another one's.
@@ -166,8 +170,12 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	if spec.Name != "" && !namePattern.MatchString(spec.Name) {
 		return nil, fmt.Errorf("name %q: use 1 to 63 of a-z 0-9 . _ -", spec.Name)
 	}
-	if len(spec.Sets.Deny) > 0 {
-		return nil, errors.New("deny: this build cannot enforce denied names in the kernel; leave them out, or keep such files outside the workspace")
+	if err := refuseFolding(spec.Sets); err != nil {
+		return nil, err
+	}
+	denied, err := newDenyTree(spec.Sets.Deny)
+	if err != nil {
+		return nil, err
 	}
 	if spec.Sets.NoSymlinks {
 		return nil, errors.New("no symlinks: this build cannot enforce it in the kernel")
@@ -191,6 +199,9 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := denied.place(grants); err != nil {
+		return nil, err
+	}
 	root, err := e.learnRoot(spec.Root)
 	if err != nil {
 		return nil, err
@@ -202,12 +213,12 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	j := &Jail{
 		ID: formatID(id), Name: spec.Name, Cgroup: spec.CgroupPath, CgroupID: cgroupID,
 		Workspace: spec.Sets.Workspace.CanonicalRoot, Mode: spec.Sets.Mode, CreatedAt: time.Now().UTC(),
-		Grants: grants, Notices: append(slices.Clone(spec.Sets.Notices), notices...), slot: slot, id: id,
-		Pending: root != nil,
+		Grants: grants, Denied: spec.Sets.Deny, Pending: root != nil,
+		Notices: append(slices.Clone(spec.Sets.Notices), notices...), slot: slot, id: id,
 	}
 	defer func() {
 		if err != nil {
-			e.dropLocked(slot, id, grants)
+			e.dropLocked(j)
 		}
 	}()
 	if spec.Owned {
@@ -219,6 +230,9 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 		return nil, err
 	}
 	if err := e.writeGrants(policy, grants); err != nil {
+		return nil, err
+	}
+	if err := e.writeNames(policy, denied); err != nil {
 		return nil, err
 	}
 	flags := uint32(enforcerTfJailFlagTF_JAIL_LIVE) | spec.flags
@@ -335,6 +349,20 @@ func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string
 			return nil, nil, err
 		}
 	}
+	err = e.denyObjects(spec.Sets.Deny, func(path string, id Identity) {
+		if at, ok := seen[id.key(0)]; ok {
+			grants[at].Rights, grants[at].denied = engine.None.String(), true
+			return
+		}
+		seen[id.key(0)] = len(grants)
+		grants = append(grants, GrantInfo{
+			Path: path, Device: id.Device.String(), Inode: id.Inode, Volume: id.Volume, Generation: id.Generation,
+			Rights: engine.None.String(), Source: engine.SourcePolicy, dev: uint32(id.Device), denied: true,
+		})
+	})
+	if err != nil {
+		return nil, nil, err
+	}
 	if len(grants) == 0 {
 		return nil, nil, errors.New("policy grants nothing: give it a workspace")
 	}
@@ -422,7 +450,10 @@ func (e *Enforcer) writeGrants(policy uint32, grants []GrantInfo) error {
 			return bug(err.Error())
 		}
 		key := g.key(policy)
-		value := enforcerTfGrant{Generation: g.Generation, Rights: uint32(rights), Expires: bootInstant(g.Expires)}
+		value := enforcerTfGrant{Generation: g.Generation, Rights: uint16(rights), Node: g.node, Expires: bootInstant(g.Expires)}
+		if g.denied {
+			value.Rights = uint16(enforcerTfRightTF_DENIED)
+		}
 		if err := e.grants.Update(key, value, ebpf.UpdateNoExist); err != nil {
 			return full(fmt.Sprintf("write grant %s", g.Path), err)
 		}
@@ -603,7 +634,7 @@ func (e *Enforcer) DeleteJail(ref string) error {
 	if err != nil {
 		return err
 	}
-	return e.dropLocked(j.slot, j.id, j.Grants)
+	return e.dropLocked(j)
 }
 
 // Refresh reads the jail's counters again.
@@ -640,6 +671,7 @@ func (e *Enforcer) list() ([]*Jail, error) {
 		// The kernel's table is the truth; without a record only the description is missing.
 		if r, err := e.readRecord(j.ID); err == nil {
 			j.Name, j.Cgroup, j.CgroupID, j.Workspace, j.CreatedAt = r.Name, r.Cgroup, r.CgroupID, r.Workspace, r.CreatedAt
+			j.Denied = r.Denied
 			for _, g := range r.Grants {
 				g.GrantInfo.dev = g.Dev
 				j.Grants = append(j.Grants, g.GrantInfo)
@@ -665,7 +697,7 @@ func (e *Enforcer) collectLocked() {
 		r, err := e.readRecord(formatID(s.Id))
 		if err != nil {
 			if !live {
-				e.dropLocked(i, s.Id, nil)
+				e.dropLocked(&Jail{slot: i, id: s.Id})
 			}
 			continue
 		}
@@ -681,7 +713,7 @@ func (e *Enforcer) collectLocked() {
 			g.GrantInfo.dev = g.Dev
 			grants = append(grants, g.GrantInfo)
 		}
-		e.dropLocked(i, s.Id, grants)
+		e.dropLocked(&Jail{slot: i, id: s.Id, Grants: grants, Denied: r.Denied})
 		switch {
 		case canary:
 			endCanaries(r.Cgroup)
@@ -710,7 +742,7 @@ func removeTree(cgroup string) {
 
 // dropLocked removes a jail: first its members, so that nobody is judged by half a policy, then the slot, last the
 // grants.
-func (e *Enforcer) dropLocked(slot int, id uint64, grants []GrantInfo) error {
+func (e *Enforcer) dropLocked(j *Jail) error {
 	var (
 		cgroup uint64
 		member enforcerTfMember
@@ -719,7 +751,7 @@ func (e *Enforcer) dropLocked(slot int, id uint64, grants []GrantInfo) error {
 	)
 	iter := e.members.Iterate()
 	for iter.Next(&cgroup, &member) {
-		if member.Jail == id {
+		if member.Jail == j.id {
 			leave = append(leave, cgroup)
 		}
 	}
@@ -731,15 +763,18 @@ func (e *Enforcer) dropLocked(slot int, id uint64, grants []GrantInfo) error {
 			errs = append(errs, fmt.Errorf("release cgroup %d: %w", cgroup, err))
 		}
 	}
-	s := &e.jailSlots[slot]
+	s := &e.jailSlots[j.slot]
 	policy := s.Policy
 	atomic.StoreUint32(&s.Flags, 0)
-	for _, g := range grants {
+	for _, g := range j.Grants {
 		if err := e.grants.Delete(g.key(policy)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			errs = append(errs, fmt.Errorf("delete grant %s: %w", g.Path, err))
 		}
 	}
-	if err := os.Remove(e.recordPath(formatID(id))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := e.eraseNames(policy, j.Denied); err != nil {
+		errs = append(errs, err)
+	}
+	if err := os.Remove(e.recordPath(formatID(j.id))); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
 	atomic.StoreUint64(&s.Id, 0)
@@ -755,7 +790,7 @@ func (e *Enforcer) recordPath(id string) string {
 }
 
 func (e *Enforcer) writeRecord(j *Jail) error {
-	r := record{ID: j.ID, Name: j.Name, Cgroup: j.Cgroup, CgroupID: j.CgroupID, Workspace: j.Workspace, CreatedAt: j.CreatedAt, Owner: j.owner}
+	r := record{ID: j.ID, Name: j.Name, Cgroup: j.Cgroup, CgroupID: j.CgroupID, Workspace: j.Workspace, CreatedAt: j.CreatedAt, Owner: j.owner, Denied: j.Denied}
 	for _, g := range j.Grants {
 		r.Grants = append(r.Grants, grantRecord{GrantInfo: g, Dev: g.dev})
 	}

@@ -82,6 +82,44 @@ var promise = []struct {
 	{"exchange %OUT/file %IN/file", eacces, "no-grant", "%OUT/file"},
 	{"exchange %IN/file %NONE/file", eacces, "rights", "%NONE/file"},
 	{operation: "exchange %IN/file %IN/victim"},
+	// Denied names: %DENIED is there, with a further hard link %IN/link; %IN/git/hooks is not yet, nor is %IN/git.
+	{"open %DENIED/file", eacces, "denied-name", ""},
+	{"open %IN/link", eacces, "denied-name", ""},
+	{"mknod %DENIED/new", eacces, "denied-name", ""},
+	{"unlink %DENIED/file", eacces, "denied-name", ""},
+	{"rmdir %DENIED", eacces, "denied-name", ""},
+	{"rename %DENIED %IN/m", eacces, "denied-name", "%DENIED"},
+	{"link %DENIED/file %IN/l", eacces, "denied-name", "%DENIED/file"},
+	{"chmod %DENIED/file", eacces, "denied-name", ""},
+	{"utimes %DENIED/file", eacces, "denied-name", "(fs)"},
+	{"watch %DENIED", eacces, "denied-name", ""},
+	{"mknod %IN/.env", eacces, "denied-name", ""},
+	{"create %IN/.env", eacces, "denied-name", ""},
+	{"mkdir %IN/.env", eacces, "denied-name", ""},
+	{"symlink %IN/.env", eacces, "denied-name", ""},
+	{"link %IN/file %IN/.env", eacces, "denied-name", "%IN/.env"},
+	{"rename %IN/file %IN/.env", eacces, "denied-name", "%IN/.env"},
+	{"create %RO/../in/.env", eacces, "denied-name", "%IN/.env"},
+	{operation: "mknod %IN/.env2"},
+	{operation: "mknod %IN/.en"},
+	{"mknod %IN/.eight-up", eacces, "denied-name", ""},
+	{operation: "mknod %IN/.eight-u"},
+	{operation: "mknod %IN/.eight-uq"},
+	{"mknod %LONG", eacces, "denied-name", ""},
+	{operation: "mknod %SHORT"},
+	{"symlink %IN/git", eacces, "denied-name", ""},
+	{"mknod %IN/git", eacces, "denied-name", ""},
+	{"link %IN/file %IN/git", eacces, "denied-name", "%IN/git"},
+	{"rename %IN/dir %IN/git", eacces, "denied-name", "%IN/git"},
+	{operation: "mkdir %IN/git"},
+	{"mkdir %IN/git/hooks", eacces, "denied-name", ""},
+	{"rename %IN/dir %IN/git/hooks", eacces, "denied-name", "%IN/git/hooks"},
+	{"rename %IN/git %IN/g", eacces, "denied-name", "%IN/git"},
+	{"exchange %IN/git %IN/dir", eacces, "denied-name", "%IN/git"},
+	{"exchange %IN/dir %IN/git", eacces, "denied-name", "%IN/git"},
+	{"rmdir %IN/git", eacces, "denied-name", ""},
+	{operation: "mknod %IN/git/config"},
+	{operation: "utimes %IN/git"},
 	// Changing.
 	{"truncate %OUT/file", eacces, "no-grant", ""},
 	{"truncate %RO/file", eacces, "rights", ""},
@@ -200,13 +238,13 @@ func newStage(t *testing.T, e *Enforcer, on string, user uint32) *stage {
 	t.Cleanup(func() { os.RemoveAll(base) })
 	p := &stage{e: e, user: user}
 	dirs := map[string]string{}
-	for _, name := range []string{"in", "in/none", "in/mnt", "ro", "out", "other"} {
+	for _, name := range []string{"in", "in/none", "in/mnt", "in/denied", "ro", "out", "other"} {
 		dir := filepath.Join(base, name)
 		dirs[name] = dir
 		if err := os.MkdirAll(filepath.Join(dir, "dir"), 0o777); err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range []string{"file", "victim"} {
+		for _, file := range []string{"file", "victim", "linked"} {
 			if err := os.WriteFile(filepath.Join(dir, file), []byte(canaryText), 0o666); err != nil {
 				t.Fatal(err)
 			}
@@ -223,7 +261,7 @@ func newStage(t *testing.T, e *Enforcer, on string, user uint32) *stage {
 		t.Fatal(err)
 	}
 	os.Chmod(base, 0o755)
-	if err := os.Symlink(dirs["out"]+"/file", dirs["in"]+"/to-out"); err != nil {
+	if err := errors.Join(os.Symlink(dirs["out"]+"/file", dirs["in"]+"/to-out"), os.Link(dirs["in/denied"]+"/linked", dirs["in"]+"/link")); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mount(dirs["out"], dirs["in/mnt"], "", unix.MS_BIND, ""); err != nil {
@@ -250,6 +288,8 @@ func newStage(t *testing.T, e *Enforcer, on string, user uint32) *stage {
 				{Path: "/dev/null", Rights: engine.Read | engine.Write, Source: engine.SourcePreset},
 				{Path: "/dev/ptmx", Rights: engine.Read | engine.Write, Source: engine.SourcePreset},
 			},
+			Deny: []string{dirs["in/denied"], dirs["in/denied"] + "/linked", dirs["in"] + "/.env", dirs["in"] + "/git/hooks",
+				dirs["in"] + "/.eight-up", dirs["in"] + "/" + strings.Repeat("n", 255)},
 		},
 	})
 	if err != nil {
@@ -291,7 +331,8 @@ func newStage(t *testing.T, e *Enforcer, on string, user uint32) *stage {
 	}
 	t.Cleanup(func() { host.stop() })
 	p.replace = strings.NewReplacer("%IN", dirs["in"], "%RO", dirs["ro"], "%NONE", dirs["in/none"], "%OUT", dirs["out"],
-		"%MNT", dirs["in/mnt"], "%OTHER", dirs["other"], "%TTY", slave.Name(),
+		"%MNT", dirs["in/mnt"], "%DENIED", dirs["in/denied"],
+		"%LONG", dirs["in"]+"/"+strings.Repeat("n", 255), "%SHORT", dirs["in"]+"/"+strings.Repeat("n", 254), "%OTHER", dirs["other"], "%TTY", slave.Name(),
 		"%HOST", strconv.Itoa(host.cmd.Process.Pid), "%PEER", strconv.Itoa(p.scene.peer.cmd.Process.Pid))
 	return p
 }
