@@ -14,25 +14,41 @@ import (
 	"github.com/thenforce/thenforce/pkg/engine"
 )
 
-// A dir is a handle on a directory (O_PATH), with the identity it was opened
-// with. Below it nothing is ever reached through a link.
+// A handleDir is a descriptor of a directory (O_PATH). Below it nothing is ever
+// reached through a link.
 //
 // There are two ways to go down: openat2(2), and component by component with
 // O_NOFOLLOW where the kernel has none (before Linux 5.6) or a seccomp filter
 // refuses it. Both give the same errors: ELOOP or ENOTDIR for a link, EXDEV for
 // a mount that is not to be entered.
-type dir struct {
+type handleDir struct {
 	probes *Probes
 	path   string // for the names of files
 	fd     int
 	id     engine.ObjectID
 }
 
-// beneath are the rules of every lookup below a dir.
+// beneath are the rules of every lookup below a handleDir.
 const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
 // openRoot opens the root of a workspace. Its path has no links.
-func (p *Probes) openRoot(path string) (*dir, error) {
+func (p *Probes) openRoot(path string) (dir, error) {
+	if p.viaRoot {
+		return p.openOSRoot(path)
+	}
+	return opened(p.openHandle(path))
+}
+
+// opened makes an interface of a handle, and nil of none.
+func opened(d *handleDir, err error) (dir, error) {
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// openHandle opens the directory at path, which has no links.
+func (p *Probes) openHandle(path string) (*handleDir, error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW
 	var fd int
 	var err error
@@ -45,32 +61,32 @@ func (p *Probes) openRoot(path string) (*dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.newDir(fd, path)
+	return p.newHandle(fd, path)
 }
 
-// newDir takes over fd.
-func (p *Probes) newDir(fd int, path string) (*dir, error) {
+// newHandle takes over fd.
+func (p *Probes) newHandle(fd int, path string) (*handleDir, error) {
 	e, err := p.statx(fd, "", unix.AT_EMPTY_PATH)
 	if err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
-	return &dir{probes: p, path: path, fd: fd, id: e.ID()}, nil
+	return &handleDir{probes: p, path: path, fd: fd, id: e.ID()}, nil
 }
 
-func (d *dir) close() { unix.Close(d.fd) }
+func (d *handleDir) close() { unix.Close(d.fd) }
 
-// sub opens the directory rel.
-func (d *dir) sub(rel string, mounts bool) (*dir, error) {
+func (d *handleDir) is(seen engine.ObjectID) bool { return d.id.Same(seen) }
+
+func (d *handleDir) sub(rel string, mounts bool) (dir, error) {
 	fd, err := d.descend(rel, unix.O_PATH|unix.O_DIRECTORY, mounts)
 	if err != nil {
 		return nil, err
 	}
-	return d.probes.newDir(fd, filepath.Join(d.path, rel))
+	return opened(d.probes.newHandle(fd, filepath.Join(d.path, rel)))
 }
 
-// lookup describes the object rel. A link in the last place is described.
-func (d *dir) lookup(rel string, mounts bool) (engine.Entry, error) {
+func (d *handleDir) lookup(rel string, mounts bool) (engine.Entry, error) {
 	fd, err := d.descend(rel, unix.O_PATH, mounts)
 	if err != nil {
 		return engine.Entry{}, err
@@ -79,16 +95,14 @@ func (d *dir) lookup(rel string, mounts bool) (engine.Entry, error) {
 	return d.probes.statx(fd, "", unix.AT_EMPTY_PATH)
 }
 
-// open opens the existing object rel and describes it. It does not wait for
-// what a FIFO or a device might make it wait for.
-func (d *dir) open(rel string, flag int, mounts bool) (*os.File, engine.Entry, error) {
+func (d *handleDir) open(rel string, flag int, mounts bool) (*os.File, engine.Entry, error) {
 	fd, err := d.descend(rel, flag|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_LARGEFILE, mounts)
 	if err != nil {
 		return nil, engine.Entry{}, err
 	}
 	e, err := d.probes.statx(fd, "", unix.AT_EMPTY_PATH)
 	if err == nil {
-		err = block(fd)
+		err = unix.SetNonblock(fd, false)
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -97,18 +111,7 @@ func (d *dir) open(rel string, flag int, mounts bool) (*os.File, engine.Entry, e
 	return os.NewFile(uintptr(fd), filepath.Join(d.path, rel)), e, nil
 }
 
-// block takes O_NONBLOCK away from fd.
-func block(fd int) error {
-	status, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-	if err != nil {
-		return err
-	}
-	_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, status&^unix.O_NONBLOCK)
-	return err
-}
-
-// create creates a file in d itself and describes it.
-func (d *dir) create(name string, flag int, perm fs.FileMode) (*os.File, engine.Entry, error) {
+func (d *handleDir) create(name string, flag int, perm fs.FileMode) (*os.File, engine.Entry, error) {
 	flag |= unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_LARGEFILE
 	fd, err := openat(d.fd, name, flag, uint32(perm))
 	if err != nil {
@@ -122,8 +125,7 @@ func (d *dir) create(name string, flag int, perm fs.FileMode) (*os.File, engine.
 	return os.NewFile(uintptr(fd), filepath.Join(d.path, name)), e, nil
 }
 
-// mkdir makes a directory in d itself and describes it.
-func (d *dir) mkdir(name string, perm fs.FileMode) (engine.Entry, error) {
+func (d *handleDir) mkdir(name string, perm fs.FileMode) (engine.Entry, error) {
 	for {
 		err := unix.Mkdirat(d.fd, name, uint32(perm))
 		if err == unix.EINTR {
@@ -136,8 +138,7 @@ func (d *dir) mkdir(name string, perm fs.FileMode) (engine.Entry, error) {
 	}
 }
 
-// remove removes a name from d itself.
-func (d *dir) remove(name string, directory bool) error {
+func (d *handleDir) remove(name string, directory bool) error {
 	flags := 0
 	if directory {
 		flags = unix.AT_REMOVEDIR
@@ -149,10 +150,9 @@ func (d *dir) remove(name string, directory bool) error {
 	}
 }
 
-// rename moves a name from d itself to another directory itself.
-func (d *dir) rename(name string, to *dir, newName string) error {
+func (d *handleDir) rename(name string, to dir, newName string) error {
 	for {
-		if err := unix.Renameat(d.fd, name, to.fd, newName); err != unix.EINTR {
+		if err := unix.Renameat(d.fd, name, to.(*handleDir).fd, newName); err != unix.EINTR {
 			return err
 		}
 	}
@@ -161,7 +161,7 @@ func (d *dir) rename(name string, to *dir, newName string) error {
 // descend opens rel, which is clean and local. mounts says whether to enter
 // mounts. A link in the last place is ELOOP (ENOTDIR with O_DIRECTORY), or is
 // opened itself with O_PATH alone.
-func (d *dir) descend(rel string, flag int, mounts bool) (int, error) {
+func (d *handleDir) descend(rel string, flag int, mounts bool) (int, error) {
 	flag |= unix.O_NOFOLLOW
 	if !d.probes.hasOpenat2() {
 		return d.stepDown(rel, flag, mounts)
@@ -174,7 +174,7 @@ func (d *dir) descend(rel string, flag int, mounts bool) (int, error) {
 }
 
 // stepDown is descend without openat2.
-func (d *dir) stepDown(rel string, flag int, mounts bool) (int, error) {
+func (d *handleDir) stepDown(rel string, flag int, mounts bool) (int, error) {
 	at := d.fd
 	for {
 		name, rest, more := strings.Cut(rel, "/")
@@ -208,7 +208,7 @@ func (d *dir) stepDown(rel string, flag int, mounts bool) (int, error) {
 // sameMount returns EXDEV if fd lies on another mount than d. Where the kernel
 // has no mount ids the device has to be the same; a mount of the same device is
 // then left to the walk, which knows it from the mount table.
-func (d *dir) sameMount(fd int) error {
+func (d *handleDir) sameMount(fd int) error {
 	e, err := d.probes.statx(fd, "", unix.AT_EMPTY_PATH)
 	switch {
 	case err != nil:
@@ -218,17 +218,6 @@ func (d *dir) sameMount(fd int) error {
 		return unix.EXDEV
 	}
 	return nil
-}
-
-// raced reports whether a lookup ended in an error that it could not end in had
-// the tree been what the walk saw.
-func raced(err error) bool {
-	for _, errno := range [...]unix.Errno{unix.ENOENT, unix.ELOOP, unix.ENOTDIR, unix.EXDEV, unix.EAGAIN, unix.ESTALE} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
 }
 
 // openat2 is openat2(2) that starts again after a signal. The descriptor is not

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build !linux
-
 package fallback
 
 import (
@@ -9,74 +7,69 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/thenforce/thenforce/pkg/engine"
 )
 
-// A dir is a handle on a directory, with the identity it was opened with. It is
-// an os.Root, which follows a link that stays below it, so what it opens can be
+// A rootDir is an os.Root, which follows a link that stays below it, so what it opens can be
 // another object than the walk saw, and never one outside; the comparison of the
 // identities finds that.
 //
 // os.Root crosses mounts. On macOS the identities tell, since a mounted object
 // has another device.
-type dir struct {
-	top  *os.Root // the root of the workspace
-	root *os.Root // this directory
-	rel  string   // where it is below top
-	id   engine.ObjectID
+type rootDir struct {
+	probes *Probes
+	top    *os.Root // the root of the workspace
+	root   *os.Root // this directory
+	rel    string   // where it is below top
+	id     engine.ObjectID
 }
 
-// openRoot opens the root of a workspace.
-func (p *Probes) openRoot(path string) (*dir, error) {
+// openOSRoot opens the root of a workspace.
+func (p *Probes) openOSRoot(path string) (dir, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, err
 	}
-	d := &dir{top: root, root: root, rel: "."}
-	if d.id, err = identify(root); err != nil {
-		root.Close()
+	return identified(&rootDir{probes: p, top: root, root: root, rel: "."})
+}
+
+// identified returns d with the identity of the directory that it is.
+func identified(d *rootDir) (dir, error) {
+	e, err := d.entry(".")
+	if err != nil {
+		d.close()
 		return nil, err
 	}
+	d.id = e.ID()
 	return d, nil
 }
 
-// identify returns the identity of the directory behind root.
-func identify(root *os.Root) (engine.ObjectID, error) {
-	e, err := entryIn(root, ".")
-	return e.ID(), err
-}
-
-// entryIn opens an object for reading and describes it.
-func entryIn(root *os.Root, rel string) (engine.Entry, error) {
-	file, err := root.OpenFile(rel, os.O_RDONLY|nonblock, 0)
+// entry opens an object for reading and describes it.
+func (d *rootDir) entry(rel string) (engine.Entry, error) {
+	file, err := d.root.OpenFile(rel, os.O_RDONLY|nonblock, 0)
 	if err != nil {
 		return engine.Entry{}, err
 	}
 	defer file.Close()
-	return entryOf(file)
+	return d.probes.entryOf(file)
 }
 
-func (d *dir) close() { d.root.Close() }
+func (d *rootDir) close() { d.root.Close() }
 
-// sub opens the directory rel.
-func (d *dir) sub(rel string, _ bool) (*dir, error) {
+func (d *rootDir) is(seen engine.ObjectID) bool { return d.id.Same(seen) }
+
+func (d *rootDir) sub(rel string, _ bool) (dir, error) {
 	root, err := d.root.OpenRoot(rel)
 	if err != nil {
 		return nil, err
 	}
-	s := &dir{top: d.top, root: root, rel: filepath.Join(d.rel, rel)}
-	if s.id, err = identify(root); err != nil {
-		root.Close()
-		return nil, err
-	}
-	return s, nil
+	return identified(&rootDir{probes: d.probes, top: d.top, root: root, rel: filepath.Join(d.rel, rel)})
 }
 
-// lookup describes the object rel. Of a link in the last place, or of something
-// else that is neither a file nor a directory, it knows only the kind.
-func (d *dir) lookup(rel string, _ bool) (engine.Entry, error) {
+// lookup knows only the kind of a link in the last place, and of something else
+// that is neither a file nor a directory.
+func (d *rootDir) lookup(rel string, _ bool) (engine.Entry, error) {
 	info, err := d.root.Lstat(rel)
 	switch {
 	case err != nil:
@@ -86,26 +79,29 @@ func (d *dir) lookup(rel string, _ bool) (engine.Entry, error) {
 	case !info.IsDir() && !info.Mode().IsRegular():
 		return engine.Entry{Kind: engine.KindOther}, nil
 	}
-	return entryIn(d.root, rel)
+	return d.entry(rel)
 }
 
-// open opens the existing object rel and describes it.
-func (d *dir) open(rel string, flag int, _ bool) (*os.File, engine.Entry, error) {
+func (d *rootDir) open(rel string, flag int, _ bool) (*os.File, engine.Entry, error) {
 	file, err := d.root.OpenFile(rel, flag|nonblock, 0)
-	return described(file, err)
+	if err == nil {
+		if err = unblock(file); err != nil {
+			file.Close()
+		}
+	}
+	return d.described(file, err)
 }
 
-// create creates a file in d itself and describes it.
-func (d *dir) create(name string, flag int, perm fs.FileMode) (*os.File, engine.Entry, error) {
+func (d *rootDir) create(name string, flag int, perm fs.FileMode) (*os.File, engine.Entry, error) {
 	file, err := d.root.OpenFile(name, flag|os.O_CREATE|os.O_EXCL, perm)
-	return described(file, err)
+	return d.described(file, err)
 }
 
-func described(file *os.File, err error) (*os.File, engine.Entry, error) {
+func (d *rootDir) described(file *os.File, err error) (*os.File, engine.Entry, error) {
 	if err != nil {
 		return nil, engine.Entry{}, err
 	}
-	e, err := entryOf(file)
+	e, err := d.probes.entryOf(file)
 	if err != nil {
 		file.Close()
 		return nil, engine.Entry{}, err
@@ -113,43 +109,29 @@ func described(file *os.File, err error) (*os.File, engine.Entry, error) {
 	return file, e, nil
 }
 
-// mkdir makes a directory in d itself and describes it.
-func (d *dir) mkdir(name string, perm fs.FileMode) (engine.Entry, error) {
+func (d *rootDir) mkdir(name string, perm fs.FileMode) (engine.Entry, error) {
 	if err := d.root.Mkdir(name, perm); err != nil {
 		return engine.Entry{}, err
 	}
 	return d.lookup(name, false)
 }
 
-// remove removes a name from d itself.
-func (d *dir) remove(name string, _ bool) error { return d.root.Remove(name) }
+func (d *rootDir) remove(name string, _ bool) error { return d.root.Remove(name) }
 
-// rename moves a name from d to another directory below the same root.
-func (d *dir) rename(name string, to *dir, newName string) error {
-	err := d.top.Rename(filepath.Join(d.rel, name), filepath.Join(to.rel, newName))
-	if linkErr := (*os.LinkError)(nil); errors.As(err, &linkErr) {
-		return linkErr.Err
+// rename goes down to both directories once more, so it may meet a link that is
+// put there meanwhile.
+func (d *rootDir) rename(name string, to dir, newName string) error {
+	err := d.top.Rename(filepath.Join(d.rel, name), filepath.Join(to.(*rootDir).rel, newName))
+	linkErr := (*os.LinkError)(nil)
+	switch {
+	case !errors.As(err, &linkErr):
+		return err
+	case escapes(linkErr.Err):
+		return errChanged
 	}
-	return err
+	return linkErr.Err
 }
 
-// raced reports whether a lookup ended in an error that it could not end in had
-// the tree been what the walk saw.
-func raced(err error) bool {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENOTDIR) {
-		return true
-	}
-	// os has no name for the error that a link led out of an os.Root.
-	pathErr := (*fs.PathError)(nil)
-	return errors.As(err, &pathErr) && pathErr.Err.Error() == "path escapes from parent"
-}
-
-const batchSize = 64
-
-// checkBatch answers for each target by itself: here is nothing that proves that
-// what they share did not change.
-func (g *Guard) checkBatch(targets []string, decisions []engine.ContainmentDecision) {
-	for i, target := range targets {
-		decisions[i] = engine.CheckContainment(g.Workspace, target, g.Options, g.probes())
-	}
-}
+// escapes reports whether an os.Root refused a link that led out of it. os has no
+// name for that error.
+func escapes(err error) bool { return err.Error() == "path escapes from parent" }

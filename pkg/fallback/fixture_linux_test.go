@@ -15,17 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backends returns probes for both ways of going down, with openat2(2) and
-// without, and with the mount ids of a kernel before Linux 6.8.
+// backends returns probes for every way of going down: with openat2(2) and
+// without, with the mount ids of a kernel before Linux 6.8, and through os.Root as
+// on macOS and Windows.
 func backends(t testing.TB) map[string]*Probes {
 	t.Helper()
-	with, without, reused := newProbes(t), newProbes(t), newProbes(t)
+	with, without, reused, root := newProbes(t), newProbes(t), newProbes(t), newProbes(t)
 	if !with.hasOpenat2() {
 		t.Fatal("this kernel has no openat2, so half of the tests would prove nothing")
 	}
 	without.componentwise = true
 	reused.mask &^= unix.STATX_MNT_ID_UNIQUE
-	return map[string]*Probes{"openat2": with, "componentwise": without, "reused ids": reused}
+	root.viaRoot = true
+	return map[string]*Probes{"openat2": with, "componentwise": without, "reused ids": reused, "os.Root": root}
 }
 
 // ownMounts runs the test it is called from in a process with a mount namespace

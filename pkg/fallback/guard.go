@@ -168,7 +168,7 @@ func (g *Guard) OpenFile(target string, flag int, perm fs.FileMode) (*os.File, e
 		return nil, &fs.PathError{Op: "open", Path: target, Err: fs.ErrInvalid}
 	}
 	var file *os.File
-	err := g.attempt("open", target, func(w *engine.Walk, root *dir) (err error) {
+	err := g.attempt("open", target, func(w *engine.Walk, root dir) (err error) {
 		if w.Missing {
 			file, err = g.create(w, root, target, flag, perm)
 		} else {
@@ -180,7 +180,7 @@ func (g *Guard) OpenFile(target string, flag int, perm fs.FileMode) (*os.File, e
 }
 
 // open opens the object that the walk saw.
-func (g *Guard) open(w *engine.Walk, root *dir, flag int) (*os.File, error) {
+func (g *Guard) open(w *engine.Walk, root dir, flag int) (*os.File, error) {
 	switch {
 	case flag&(os.O_CREATE|os.O_EXCL) == os.O_CREATE|os.O_EXCL:
 		return nil, answer{fs.ErrExist}
@@ -217,7 +217,7 @@ func ordinary(k engine.Kind) bool {
 }
 
 // create creates the file that the walk did not find.
-func (g *Guard) create(w *engine.Walk, root *dir, target string, flag int, perm fs.FileMode) (*os.File, error) {
+func (g *Guard) create(w *engine.Walk, root dir, target string, flag int, perm fs.FileMode) (*os.File, error) {
 	switch {
 	case flag&os.O_CREATE == 0:
 		return nil, answer{fs.ErrNotExist}
@@ -251,7 +251,7 @@ func (g *Guard) create(w *engine.Walk, root *dir, target string, flag int, perm 
 // placed checks that what was just made as name in the directory parent is what
 // is now found at rel. Otherwise parent was moved away in between, and what was
 // made is removed again.
-func (g *Guard) placed(root *dir, rel string, parent *dir, name string, made *engine.Entry) error {
+func (g *Guard) placed(root dir, rel string, parent dir, name string, made *engine.Entry) error {
 	found, err := root.lookup(rel, g.Options.FollowMountPoints)
 	if err == nil && found.ID().Same(made.ID()) {
 		return nil
@@ -266,7 +266,7 @@ func (g *Guard) placed(root *dir, rel string, parent *dir, name string, made *en
 
 // parent opens the directory that holds rel and compares it with what the walk
 // saw.
-func (g *Guard) parent(root *dir, rel string, want engine.ObjectID) (*dir, error) {
+func (g *Guard) parent(root dir, rel string, want engine.ObjectID) (dir, error) {
 	if rel == "." {
 		return nil, answer{ErrRoot}
 	}
@@ -274,7 +274,7 @@ func (g *Guard) parent(root *dir, rel string, want engine.ObjectID) (*dir, error
 	if err != nil {
 		return nil, err
 	}
-	if !parent.id.Same(want) {
+	if !parent.is(want) {
 		parent.close()
 		return nil, errChanged
 	}
@@ -315,7 +315,7 @@ func (g *Guard) Mkdir(target string, perm fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	return g.attemptIn("mkdir", target, above, func(w *engine.Walk, root *dir) error {
+	return g.attemptIn("mkdir", target, above, func(w *engine.Walk, root dir) error {
 		parent, err := g.directory(w, root)
 		if err != nil {
 			return err
@@ -346,7 +346,7 @@ func (g *Guard) Remove(target string) error {
 	if err != nil {
 		return err
 	}
-	return g.attemptIn("remove", target, above, func(w *engine.Walk, root *dir) error {
+	return g.attemptIn("remove", target, above, func(w *engine.Walk, root dir) error {
 		parent, err := g.directory(w, root)
 		if err != nil {
 			return err
@@ -384,7 +384,7 @@ func (g *Guard) Rename(oldTarget, newTarget string) error {
 	if err != nil {
 		return fail(err)
 	}
-	err = g.attemptIn("rename", oldTarget, oldAbove, func(from *engine.Walk, root *dir) error {
+	err = g.attemptIn("rename", oldTarget, oldAbove, func(from *engine.Walk, root dir) error {
 		to, err := g.walk("rename", newTarget, newAbove)
 		if err != nil {
 			return answer{err}
@@ -408,7 +408,9 @@ func (g *Guard) Rename(oldTarget, newTarget string) error {
 				return answer{syscall.ENOTDIR}
 			}
 		}
-		if err := source.rename(oldName, destination, newName); err != nil {
+		if err := source.rename(oldName, destination, newName); err == errChanged {
+			return err
+		} else if err != nil {
 			return answer{err}
 		}
 		return nil
@@ -454,7 +456,7 @@ func demandsDirectory(target string) bool {
 }
 
 // directory opens the directory that the walk ended at.
-func (g *Guard) directory(w *engine.Walk, root *dir) (*dir, error) {
+func (g *Guard) directory(w *engine.Walk, root dir) (dir, error) {
 	if w.Missing {
 		return nil, answer{fs.ErrNotExist}
 	}
@@ -469,7 +471,7 @@ func (g *Guard) directory(w *engine.Walk, root *dir) (*dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !d.id.Same(w.Object) {
+	if !d.is(w.Object) {
 		d.close()
 		return nil, errChanged
 	}
@@ -479,18 +481,32 @@ func (g *Guard) directory(w *engine.Walk, root *dir) (*dir, error) {
 // errChanged is returned where what is found is not what the walk saw.
 var errChanged = errors.New("the object is not the one that was seen")
 
+// raced reports whether a lookup ended in an error that it could not end in had
+// the tree been what the walk saw.
+func raced(err error) bool {
+	for _, errno := range [...]syscall.Errno{
+		syscall.ENOENT, syscall.ELOOP, syscall.ENOTDIR, syscall.EXDEV, syscall.EAGAIN, syscall.ESTALE,
+	} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	pathErr := (*fs.PathError)(nil)
+	return errors.Is(err, fs.ErrNotExist) || errors.As(err, &pathErr) && escapes(pathErr.Err)
+}
+
 // answer wraps an error that is the answer to the caller, whatever it is, where
 // the same error of a lookup would mean that the tree is not what the walk saw.
 type answer struct{ error }
 
 // attempt is attemptIn for the target itself.
-func (g *Guard) attempt(op, target string, act func(*engine.Walk, *dir) error) error {
+func (g *Guard) attempt(op, target string, act func(*engine.Walk, dir) error) error {
 	return g.attemptIn(op, target, target, act)
 }
 
 // attemptIn walks to the object at and lets act use it, again if act finds
 // something else there than the walk. Errors carry op and target.
-func (g *Guard) attemptIn(op, target, at string, act func(*engine.Walk, *dir) error) error {
+func (g *Guard) attemptIn(op, target, at string, act func(*engine.Walk, dir) error) error {
 	fail := func(err error) error {
 		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
 			err = pathErr.Err // act's path is a part of the target
@@ -540,13 +556,13 @@ func (g *Guard) walk(op, target, at string) (*engine.Walk, error) {
 }
 
 // inRoot opens the root of the walk and lets act use it.
-func (g *Guard) inRoot(w *engine.Walk, act func(*engine.Walk, *dir) error) error {
+func (g *Guard) inRoot(w *engine.Walk, act func(*engine.Walk, dir) error) error {
 	root, err := g.Probes.openRoot(g.Workspace.CanonicalRoot)
 	if err != nil {
 		return err
 	}
 	defer root.close()
-	if !root.id.Same(w.Root) {
+	if !root.is(w.Root) {
 		return errChanged
 	}
 	return act(w, root)

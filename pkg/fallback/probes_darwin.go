@@ -28,9 +28,6 @@ func NewProbes() (*Probes, error) { return &Probes{}, nil }
 // Close does nothing.
 func (p *Probes) Close() error { return nil }
 
-// nonblock keeps an open from waiting for the other end of a FIFO.
-const nonblock = unix.O_NONBLOCK
-
 // Inspect implements [engine.Probes]. It costs a second system call for a
 // directory: statfs(2) tells whether that is where its file system is mounted.
 func (p *Probes) Inspect(path string) (engine.Entry, error) {
@@ -52,7 +49,7 @@ func (p *Probes) Inspect(path string) (engine.Entry, error) {
 }
 
 // entryOf describes an open file.
-func entryOf(file *os.File) (engine.Entry, error) {
+func (p *Probes) entryOf(file *os.File) (engine.Entry, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return engine.Entry{}, err

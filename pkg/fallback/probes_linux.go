@@ -3,6 +3,7 @@
 package fallback
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -29,6 +30,7 @@ type Probes struct {
 
 	openat2Once   sync.Once
 	componentwise bool // openat2 is not used; see hasOpenat2
+	viaRoot       bool // an os.Root goes down, as on other systems; in tests
 }
 
 var (
@@ -99,6 +101,18 @@ func (p *Probes) statx(dir int, path string, flags int) (engine.Entry, error) {
 		}
 		return entry(&st)
 	}
+}
+
+// entryOf describes an open file.
+func (p *Probes) entryOf(file *os.File) (engine.Entry, error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return engine.Entry{}, err
+	}
+	var e engine.Entry
+	var statErr error
+	err = raw.Control(func(fd uintptr) { e, statErr = p.statx(int(fd), "", unix.AT_EMPTY_PATH) })
+	return e, cmp.Or(err, statErr)
 }
 
 // entry returns what the kernel told about an object.

@@ -292,7 +292,7 @@ func TestOpenedFile(t *testing.T) {
 			f, err := g.OpenFile(name, flag, 0o751)
 			must(t, err)
 			defer f.Close()
-			if f.Name() != filepath.Join(dir, name) {
+			if filepath.Clean(f.Name()) != filepath.Join(dir, name) { // os.Root puts in a "."
 				t.Errorf("the name is %q", f.Name())
 			}
 			status, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)

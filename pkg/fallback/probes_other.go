@@ -21,11 +21,13 @@ var _ engine.Probes = (*Probes)(nil)
 // NewProbes returns [engine.ErrNotSupported].
 func NewProbes() (*Probes, error) { return nil, engine.ErrNotSupported }
 
-const nonblock = 0
-
 func kernelRelease() string { return "" }
 
-func entryOf(*os.File) (engine.Entry, error) { return engine.Entry{}, engine.ErrNotSupported }
+func blind() string { return "" }
+
+func (p *Probes) entryOf(*os.File) (engine.Entry, error) {
+	return engine.Entry{}, engine.ErrNotSupported
+}
 
 // Close does nothing.
 func (p *Probes) Close() error { return nil }

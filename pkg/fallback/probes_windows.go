@@ -32,8 +32,6 @@ func NewProbes() (*Probes, error) { return &Probes{}, nil }
 // Close does nothing.
 func (p *Probes) Close() error { return nil }
 
-const nonblock = 0
-
 // Inspect implements [engine.Probes]. It opens the object itself, whatever
 // reparse point that is, and asks the handle: volume and file id, tag, times.
 // The name comes from the directory. A volume mounted in a directory is
@@ -91,7 +89,7 @@ func openObject(path string, access uint32) (windows.Handle, error) {
 }
 
 // entryOf describes an open file.
-func entryOf(file *os.File) (engine.Entry, error) {
+func (p *Probes) entryOf(file *os.File) (engine.Entry, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return engine.Entry{}, err
@@ -230,7 +228,7 @@ func (p *Probes) ReadDir(path string) ([]string, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	got, err := entryOf(dir)
+	got, err := p.entryOf(dir)
 	if err != nil {
 		return nil, &fs.PathError{Op: "readdir", Path: path, Err: err}
 	}

@@ -41,7 +41,7 @@ func TestInspect(t *testing.T) {
 	file, err := os.Open(filepath.Join(dir, "Name.txt"))
 	must(t, err)
 	defer file.Close()
-	if opened, err := entryOf(file); err != nil || !opened.SameObject(&f) || opened.Kind != f.Kind {
+	if opened, err := p.entryOf(file); err != nil || !opened.SameObject(&f) || opened.Kind != f.Kind {
 		t.Errorf("by its handle the file is %+v, %v", opened, err)
 	}
 	root, err := p.Inspect(filepath.VolumeName(dir) + `\`)

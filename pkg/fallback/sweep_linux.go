@@ -72,7 +72,7 @@ type batch struct {
 	path  string // of the root
 	root  engine.Entry
 	table *mountmap.Table
-	dirs  map[string]*dir // nil for one that was asked for once
+	dirs  map[string]*handleDir // nil for one that was asked for once
 }
 
 // newBatch looks at the root and the mount table. It returns nil where that
@@ -90,7 +90,7 @@ func (g *Guard) newBatch() *batch {
 	if err != nil {
 		return nil
 	}
-	return &batch{Probes: g.Probes, path: root, root: e, table: table, dirs: make(map[string]*dir)}
+	return &batch{Probes: g.Probes, path: root, root: e, table: table, dirs: make(map[string]*handleDir)}
 }
 
 func (b *batch) close() {
@@ -140,8 +140,8 @@ func (b *batch) Sweep(root, path string) (engine.Entry, bool) {
 
 // open opens a directory that is reached from the root through no link and over
 // no mount.
-func (b *batch) open(path string) (*dir, bool) {
-	d, err := b.openRoot(path)
+func (b *batch) open(path string) (*handleDir, bool) {
+	d, err := b.openHandle(path)
 	if err != nil {
 		return nil, false
 	}
