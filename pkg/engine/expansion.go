@@ -117,6 +117,7 @@ type Registry struct {
 	journal    *journal // nil for one that is kept in memory only
 	now        func() time.Time
 	byID       map[string]*BoundaryExpansion
+	order      []string // the ids as they were granted: a clock may not tell them apart
 }
 
 // NewRegistry returns an empty registry that is kept in memory only.
@@ -153,8 +154,14 @@ func (r *Registry) Grant(req ExpansionRequest) (BoundaryExpansion, error) {
 			return BoundaryExpansion{}, fmt.Errorf("grant expansion: %w", err)
 		}
 	}
-	r.byID[x.ExpansionID] = &x
+	r.add(&x)
 	return x.clone(), nil
+}
+
+// add keeps an expansion that was granted.
+func (r *Registry) add(x *BoundaryExpansion) {
+	r.byID[x.ExpansionID] = x
+	r.order = append(r.order, x.ExpansionID)
 }
 
 // Revoke ends an expansion for good. It reports whether it did: an unknown
@@ -192,17 +199,14 @@ func (r *Registry) Get(id string) (BoundaryExpansion, bool) {
 	return x.clone(), true
 }
 
-// List returns every expansion, history included, oldest first.
+// List returns every expansion, history included, as they were granted.
 func (r *Registry) List() []BoundaryExpansion {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	list := make([]BoundaryExpansion, 0, len(r.byID))
-	for _, x := range r.byID {
-		list = append(list, x.clone())
+	list := make([]BoundaryExpansion, 0, len(r.order))
+	for _, id := range r.order {
+		list = append(list, r.byID[id].clone())
 	}
-	slices.SortFunc(list, func(a, b BoundaryExpansion) int {
-		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ExpansionID, b.ExpansionID))
-	})
 	return list
 }
 

@@ -203,7 +203,7 @@ func (r *Registry) replay(records []record) error {
 			if _, ok := r.byID[x.ExpansionID]; ok || x.ExpansionID == "" || x.Revoked {
 				return fmt.Errorf("%w: record %d: grant of %q out of place", ErrJournalDamaged, rec.Seq, x.ExpansionID)
 			}
-			r.byID[x.ExpansionID] = &x
+			r.add(&x)
 			continue
 		}
 		x, ok := r.byID[rec.Revoke.ExpansionID]

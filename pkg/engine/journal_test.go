@@ -45,6 +45,28 @@ func journalOf(t testing.TB) (path string, text []byte) {
 	return path, text
 }
 
+// TestListOrder grants while the clock stands still, as it does for a while on
+// some systems.
+func TestListOrder(t *testing.T) {
+	r := NewRegistry(Activation{"boot", "jail"})
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	var want, got []string
+	for range 20 {
+		x, err := r.Grant(ExpansionRequest{ResourceIdentity: "/w/a", WorkspaceID: "w"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, x.ExpansionID)
+	}
+	for _, x := range r.List() {
+		got = append(got, x.ExpansionID)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("they are listed as %v, and were granted as %v", got, want)
+	}
+}
+
 func TestJournalReopen(t *testing.T) {
 	path, text := journalOf(t)
 	r, recovery, err := OpenRegistry(path, Activation{"boot", "jail"})
