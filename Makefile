@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # bpf2go's compiler looks for <asm/types.h> here; a name of Debian's multiarch layout.
 export C_INCLUDE_PATH ?= /usr/include/$(shell uname -m)-linux-gnu
 
-.PHONY: help build generate check-generate lint test test-host test-wine test-vm fuzz vm-shell demo bench-vm bench-startup clean
+.PHONY: help build generate check-generate lint test test-host test-wine test-vm soak fuzz vm-shell demo bench-vm bench-startup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,13 @@ test-wine: ## the tests as programs of Windows, under wine
 test-vm: ## tests tagged vm, in guests (KERNELS=6.1,6.12,7)
 	$(GO) run ./test/vm setup --kernels $(KERNELS) --full
 	$(GO) run ./test/vm test -j 2 --kernels $(KERNELS) --profile default,nolsm,lockdown
-	$(GO) run ./test/vm test -j 2 --kernels 6.12 --profile full,systemd
+	$(GO) run ./test/vm test -j 2 --kernels 6.12 --profile full,systemd,two
+
+soak: ## tests in guests with nothing left out, on every kernel: hours (KERNELS); the output also in build/soak.txt
+	$(GO) run ./test/vm setup --kernels $(KERNELS) --full
+	@mkdir -p build
+	{ date -u +%FT%TZ; git describe --always --dirty; \
+	  $(GO) run ./test/vm test --soak --timeout 90m --kernels $(KERNELS); } 2>&1 | tee build/soak.txt
 
 fuzz: ## every fuzz target for FUZZTIME (20s) each
 	@scripts/fuzz $(or $(FUZZTIME),20s)

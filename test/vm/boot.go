@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -139,7 +140,7 @@ func (b *builder) machine(ctx context.Context, o *options, g guestRun, dir strin
 		Initramfs: filepath.Join(dir, "initramfs"),
 		Append:    strings.TrimSpace(g.profile.cmdline + " " + o.cmdline),
 		Disks:     []qemu.Disk{{Path: filepath.Join(dir, "scratch.ext4")}},
-		CPUs:      o.cpus, Memory: o.memory, Count: o.count,
+		CPUs:      cmp.Or(o.cpus, g.profile.cpus, 1), Memory: o.memory, Count: o.count,
 		Boot: bootLimit, Total: o.timeout,
 		Output: g.output, Input: g.input, Resize: g.resize,
 	}
@@ -161,7 +162,10 @@ func (b *builder) machine(ctx context.Context, o *options, g guestRun, dir strin
 			m.Memory = "2G"
 		}
 	}
-	g.plan.Env = append(slices.Clone(g.plan.Env), "THENFORCE_VM=1", "THENFORCE_VM_PROFILE="+g.profile.name)
+	g.plan.Env = append(slices.Clone(g.plan.Env), "THENFORCE_VM=1", "THENFORCE_VM_PROFILE="+g.profile.name, "THENFORCE_VM_SERIES="+g.kernel.Series)
+	if o.soak {
+		g.plan.Env = append(g.plan.Env, "THENFORCE_VM_SOAK=1")
+	}
 	return m, b.initramfs(ctx, m.Initramfs, g)
 }
 

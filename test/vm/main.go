@@ -109,6 +109,7 @@ type options struct {
 	memory  string
 	cmdline string
 	timeout time.Duration
+	soak    bool
 	count   bool
 	idle    time.Duration
 	full    bool
@@ -117,10 +118,11 @@ type options struct {
 }
 
 func (o *options) register(f *flag.FlagSet, timeout time.Duration) {
-	f.IntVar(&o.cpus, "smp", 1, "`number` of CPUs of the guest; attaching and detaching a lot is safe with 1 only")
+	f.IntVar(&o.cpus, "smp", 0, "`number` of CPUs of the guest (default 1); attaching and detaching a lot is safe with 1 only")
 	f.StringVar(&o.memory, "mem", "", "`size` of the guest's memory (default 1G, 2G with --full)")
 	f.StringVar(&o.cmdline, "append", "", "`text` to add to the kernel command line")
 	f.DurationVar(&o.timeout, "timeout", timeout, "wall-clock limit of one guest")
+	f.BoolVar(&o.soak, "soak", false, "tests take all the time they need and leave nothing out")
 	f.BoolVar(&o.count, "icount", false, "make the guest's clock count instructions, one a nanosecond; implies one CPU and --idle 20s")
 	f.DurationVar(&o.idle, "idle", 0, "guest `time` to wait before the first program")
 	f.BoolVar(&o.full, "full", false, "use the full guest, a Debian root with git, gcc, runc and so on")

@@ -17,6 +17,8 @@ type profile struct {
 	cmdline string
 	// full asks for the full guest, systemd also for systemd as its process 1.
 	full, systemd bool
+	// cpus is their number where --smp does not say; 0 means 1.
+	cpus int
 }
 
 // profilePrefix begins the names of all tests that do not run in the default
@@ -31,6 +33,7 @@ var profiles = []profile{
 	{name: "nolsm", prefix: profilePrefix + "NoLSM", cmdline: "lsm=lockdown,capability,yama,apparmor"},
 	{name: "lockdown", prefix: profilePrefix + "Lockdown", cmdline: "lockdown=confidentiality"},
 	{name: "full", prefix: profilePrefix + "Full", full: true},
+	{name: "two", prefix: profilePrefix + "Two", cpus: 2},
 	{name: "systemd", prefix: profilePrefix + "Systemd", full: true, systemd: true},
 }
 
