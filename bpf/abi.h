@@ -9,10 +9,14 @@
 
 #define TF_ABI 1
 
+#define TF_NEVER 0x7fffffffffffffffULL
+
 enum tf_limit {
 	TF_MAX_JAILS = 4096,	  /* slots of tf_jails */
 	TF_MAX_CGROUPS = 65536,	  /* members of all jails together; past it the slow subject test takes over */
 	TF_MAX_GRANTS = 131072,	  /* grants of all policies together */
+	TF_MAX_EXPANDED = 16384,  /* objects with expansions, of all policies together */
+	TF_MAX_EXPANSIONS = 8,	  /* expansions of one object that hold at the same time */
 	TF_MAX_SIBLINGS = 4096,	  /* processes that setpgid looks through for a group's leader */
 	TF_MAX_PTYS = 65536,	  /* pseudo terminals that jails opened */
 	TF_MEMBER_BITS = 65536,	  /* bits of the first subject filter */
@@ -38,7 +42,14 @@ enum tf_right {
 	TF_DELETE = 8,
 	TF_EXEC = 16,
 	TF_CONNECT = 32,
-	TF_DENIED = 128, /* no right: the object has a denied name. It lies with no rights in a grant of its own */
+};
+#define TF_ALL_RIGHTS 63
+
+/* What else a grant's rights say. */
+enum tf_mark {
+	TF_DENIED = 128, /* the object has a denied name. It lies with no rights in a grant of its own */
+	TF_EXPANDED = 256, /* tf_expansions has the object */
+	TF_ADDS_ONLY = 512, /* the policy does not grant the object: there are only its expansions, and the walk goes on */
 };
 
 /* Why an operation was denied. TF_OK is no denial. */
@@ -201,10 +212,28 @@ _Static_assert(sizeof(struct tf_grant_key) == 24, "tf_grant_key");
 struct tf_grant {
 	__u64 expires; /* nanoseconds of boot time (CLOCK_BOOTTIME); 0: never */
 	__u32 generation;
-	__u16 rights; /* enum tf_right */
+	__u16 rights; /* enum tf_right and enum tf_mark */
 	__u16 node;   /* the object's place on the way to a denied name, see tf_names; 0: none is denied below it */
 };
 _Static_assert(sizeof(struct tf_grant) == 16, "tf_grant");
+
+/*
+ * Rights beyond the policy's, for a time. An expansion adds to what the grant around it gives, down from that grant, and
+ * to nothing else: where no grant is around it, or one that gives nothing, it gives nothing.
+ */
+struct tf_expansion {
+	__u64 id;
+	__u64 expires; /* nanoseconds of boot time; TF_NEVER; 0: the place is free */
+	__u32 generation;
+	__u32 rights; /* enum tf_right */
+};
+_Static_assert(sizeof(struct tf_expansion) == 24, "tf_expansion");
+
+/* All that one object has under one policy. They know nothing of one another. */
+struct tf_expanded {
+	struct tf_expansion each[TF_MAX_EXPANSIONS];
+};
+_Static_assert(sizeof(struct tf_expanded) == 192, "tf_expanded");
 
 /*
  * Denied names are paths, so that they hold for what does not exist yet. All of a policy make one tree; its nodes are the
@@ -252,6 +281,27 @@ struct tf_learning {
 	struct tf_identity found;
 };
 _Static_assert(sizeof(struct tf_learning) == 56, "tf_learning");
+
+/* How tf_judge looks at an object. */
+enum tf_judge_as {
+	TF_JUDGE_FILE = 0,   /* to be opened: read, write, execute */
+	TF_JUDGE_OBJECT = 1, /* as what path operations are about, and directories to make a name in */
+	TF_JUDGE_NAME = 2,   /* to be removed or moved away */
+};
+
+/* The context tf_judge is run with; the kernel copies it back. */
+struct tf_judging {
+	__s32 fd;    /* of the calling thread */
+	__s32 err;   /* 0, or a negative errno: then nothing below is set */
+	__u32 slot;  /* of the jail that is asked */
+	__u32 as;    /* enum tf_judge_as */
+	__u32 need;  /* enum tf_right */
+	__u32 code;  /* enum tf_code: the answer */
+	__u32 rights; /* that hold at the object */
+	__u32 found; /* key names the grant that decided */
+	struct tf_grant_key key;
+};
+_Static_assert(sizeof(struct tf_judging) == 56, "tf_judging");
 
 /*
  * What a passed verification was about: for each attached program, in the loader's order, the three numbers that tell

@@ -52,6 +52,7 @@
  * cgroup_rmdir    (tracepoint) a removed cgroup is forgotten
  * devpts_pty_kill (function) a pseudo terminal that is gone is forgotten
  * tf_learn        (run by the loader) tells the identity of an open descriptor
+ * tf_judge        (run by the loader) answers for a jail what its tasks may do with an open descriptor's object
  *
  * Not hooked, because another check comes first and always denies: task_movememory (ptrace_access_check),
  * kernel_load_data, kernel_read_file and locked_down (capable), bpf_map and bpf_prog (bpf), task_prlimit, which does not
@@ -74,6 +75,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* The enums that Go needs though no map holds them. */
 const enum tf_limit *unused_limit __attribute__((unused));
 const enum tf_right *unused_right __attribute__((unused));
+const enum tf_mark *unused_mark __attribute__((unused));
 const enum tf_code *unused_code __attribute__((unused));
 const enum tf_hook *unused_hook __attribute__((unused));
 const enum tf_op_id *unused_op __attribute__((unused));
@@ -81,6 +83,8 @@ const enum tf_jail_flag *unused_jail_flag __attribute__((unused));
 const enum tf_event_flag *unused_event_flag __attribute__((unused));
 const struct tf_event *unused_event __attribute__((unused));
 const struct tf_learning *unused_learn __attribute__((unused));
+const struct tf_judging *unused_judging __attribute__((unused));
+const enum tf_judge_as *unused_judge_as __attribute__((unused));
 
 #include "maps.h"
 #include "subject.h"

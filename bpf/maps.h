@@ -63,6 +63,15 @@ struct {
 	__type(value, struct tf_name);
 } tf_names SEC(".maps");
 
+/* (policy, inode) -> expansions of the object. Writer: loader, each value whole. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TF_MAX_EXPANDED);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct tf_grant_key);
+	__type(value, struct tf_expanded);
+} tf_expansions SEC(".maps");
+
 /* tf_event records, each cut to its path. Writer: programs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

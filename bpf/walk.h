@@ -8,7 +8,8 @@ struct walk {
 	struct dentry *top; /* the mount's root: the last dentry that counts. NULL: the file system's root */
 	struct tf_grant_key key;
 	__u32 special; /* btrfs or procfs: an identity takes more than the inode number */
-	__u32 rights;  /* of the deciding grant */
+	__u32 added;   /* rights that expansions met so far add */
+	__u32 rights;  /* of the deciding grant, with what expansions add */
 	__u32 code;
 	__u32 steps;
 };
@@ -69,6 +70,46 @@ static __always_inline enum tf_code check_grant(const struct tf_grant *grant, __
 	return TF_OK;
 }
 
+/*
+ * The rights that the expansions of one object add. One that has expired adds nothing, nor does one whose object is
+ * gone, so that its number is a stranger's. Checked by itself, like tf_find.
+ */
+__noinline __u32 tf_added(struct tf_grant_key *of, __u32 generation)
+{
+	__u64 now, before, same, added = 0;
+	struct tf_expanded *object;
+	struct tf_grant_key key;
+
+	if (!of)
+		return 0;
+	key = *of; /* Linux 6.1 takes no key from memory that a function was given */
+	object = bpf_map_lookup_elem(&tf_expansions, &key);
+	if (!object)
+		return 0;
+	now = bpf_ktime_get_boot_ns();
+#pragma unroll
+	for (int i = 0; i < TF_MAX_EXPANSIONS; i++) {
+		const struct tf_expansion *x = &object->each[i];
+
+		/* By arithmetic, since BPF compares only by branching: 1 where now is less, both being below 1 << 63. */
+		before = (now - x->expires) >> 63;
+		same = ((__u64)(x->generation ^ generation) - 1) >> 63;
+		added |= x->rights & -(before & same);
+	}
+	return added;
+}
+
+/*
+ * What a grant gives together with the expansions below it: none stays none. By arithmetic too: a branch here is one
+ * after which everything is verified twice.
+ */
+static __always_inline __u32 rights_with(__u32 granted, __u32 added)
+{
+	__u64 rights = granted & TF_ALL_RIGHTS, some = (0 - rights) >> 63;
+
+	return rights | (added & -some);
+}
+
 static long walk_step(__u32 step, struct walk *w)
 {
 	struct dentry *at = w->at, *parent;
@@ -90,10 +131,14 @@ static long walk_step(__u32 step, struct walk *w)
 	}
 	grant = bpf_map_lookup_elem(&tf_grants, &w->key);
 	if (grant) {
-		/* With denied names below the grant it takes the long way. */
-		w->code = grant->node ? TF_DENIED_NAME : check_grant(grant, inode->i_generation);
-		w->rights = grant->rights;
-		return 1;
+		if (grant->rights & TF_EXPANDED)
+			w->added |= tf_added(&w->key, inode->i_generation);
+		if (!(grant->rights & TF_ADDS_ONLY)) {
+			/* With denied names below the grant it takes the long way. */
+			w->code = grant->node ? TF_DENIED_NAME : check_grant(grant, inode->i_generation);
+			w->rights = rights_with(grant->rights, w->added);
+			return 1;
+		}
 	}
 	if (at == w->top) {
 		w->code = TF_NO_GRANT;
@@ -172,7 +217,7 @@ struct long_walk {
 		__u32 crossed;	/* a mount was left behind */
 		__u32 first;	/* the object itself is the grant */
 		__u32 own;	/* the way passed a file system that jails rest on */
-		__u32 pad;
+		__u32 added;	/* rights that expansions met so far add */
 	} found;
 };
 
@@ -209,8 +254,12 @@ static __always_inline void look_at(struct long_walk *w, struct dentry *at)
 			w->found.code = TF_DENIED_NAME;
 		return;
 	}
+	if (grant->rights & TF_EXPANDED)
+		w->found.added |= tf_added(&w->key, generation);
+	if (grant->rights & TF_ADDS_ONLY)
+		return;
 	w->found.code = check_grant(grant, generation);
-	w->found.rights = grant->rights;
+	w->found.rights = rights_with(grant->rights, w->found.added);
 	w->found.node = grant->node;
 }
 
@@ -267,11 +316,29 @@ struct question {
 	__u64 mnt;  /* 0: stay within the file system */
 	__u64 name; /* a name in the directory that dentry is, which need not exist: what is denied is asked of it; or 0 */
 	__u32 policy;
-	__u32 follow; /* mounts */
-	__u64 last;   /* see struct found */
+	__u32 flags; /* of the jail, read together with its policy */
+	__u64 last;  /* see struct found */
 	__u32 names;
 	__u32 node;
 };
+
+/* Walks, and says where and how that ended. */
+static __always_inline bool walk_long(const struct question *q, struct long_walk *w)
+{
+	__builtin_memset(w, 0, sizeof(*w));
+	w->at = q->dentry;
+	w->found.code = TF_NO_DATA;
+	w->key.policy = q->policy;
+	if (q->mnt)
+		w->mount = q->mnt - bpf_core_field_offset(struct mount, mnt);
+	bpf_loop(TF_MAX_DEPTH, long_walk_step, w, 0);
+	/*
+	 * Linux 6.1 checks the step of a loop once: it takes a mark of one step and the end of another for impossible
+	 * together, and removes the code for it. (Mended by commit ab5cfac139ab.) What a helper wrote it knows nothing of,
+	 * so the helper writes the same once more.
+	 */
+	return !bpf_probe_read_kernel(&w->found, sizeof(w->found), &w->found);
+}
 
 /*
  * Finds the grant that decides for an object in a jail's policy. Beyond the root of its mount the way goes on below the
@@ -280,32 +347,20 @@ struct question {
  */
 __noinline __u64 tf_find(struct question *q)
 {
-	struct long_walk w = { .found.code = TF_NO_DATA };
-	struct found end;
+	struct long_walk w;
 	__u64 found;
 
-	if (!q)
+	if (!q || !walk_long(q, &w))
 		return TF_NO_DATA;
-	w.at = q->dentry;
-	w.key.policy = q->policy;
-	if (q->mnt)
-		w.mount = q->mnt - bpf_core_field_offset(struct mount, mnt);
-	bpf_loop(TF_MAX_DEPTH, long_walk_step, &w, 0);
-	/*
-	 * Linux 6.1 checks the step of a loop once: it takes a mark of one step and the end of another for impossible
-	 * together, and removes the code for it. (Mended by commit ab5cfac139ab.) What a helper wrote it knows nothing of.
-	 */
-	if (bpf_probe_read_kernel(&end, sizeof(end), &w.found))
-		return TF_NO_DATA;
-	if (end.crossed && !end.code && !q->follow)
-		return end.rights ? TF_MOUNT_BOUNDARY : TF_NO_GRANT;
-	q->last = end.last;
-	q->names = end.names;
-	q->node = end.code ? 0 : end.node;
-	if (end.own)
-		end.rights &= TF_READ;
-	found = end.code | (__u64)end.rights << 8;
-	if (end.first)
+	if (w.found.crossed && !w.found.code && !(q->flags & TF_JAIL_FOLLOW_MOUNTS))
+		return w.found.rights ? TF_MOUNT_BOUNDARY : TF_NO_GRANT;
+	q->last = w.found.last;
+	q->names = w.found.names;
+	q->node = w.found.code ? 0 : w.found.node;
+	if (w.found.own)
+		w.found.rights &= TF_READ;
+	found = w.found.code | (__u64)w.found.rights << 8;
+	if (w.found.first)
 		found |= FOUND_FIRST;
 	return found;
 }
@@ -426,11 +481,19 @@ __noinline int tf_judge_names(struct question *q)
 	return NAME_DENIED; /* the loader makes no tree that deep */
 }
 
+/* What to ask for one jail. */
+static __always_inline struct question ask_about(const struct tf_jail *jail, __u64 dentry, __u64 mnt, __u64 name)
+{
+	/* One load, so that no policy is judged by with another one's flags: the loader changes both in one store. */
+	__u64 both = *(const volatile __u64 *)&jail->policy;
+
+	return (struct question){ .dentry = dentry, .mnt = mnt, .name = name, .policy = (__u32)both, .flags = both >> 32 };
+}
+
 /* The same for a name in a directory, which may be there or not. name 0: the object itself. */
 static __noinline __u64 find_name(const struct tf_jail *jail, __u64 dentry, __u64 mnt, __u64 name)
 {
-	struct question q = { .dentry = dentry, .mnt = mnt, .name = name, .policy = jail->policy,
-			      .follow = jail->flags & TF_JAIL_FOLLOW_MOUNTS };
+	struct question q = ask_about(jail, dentry, mnt, name);
 	__u64 found = tf_find(&q);
 
 	if (!q.node)

@@ -71,6 +71,19 @@ const (
 	enforcerTfEventFlagTF_EVENT_CUT         enforcerTfEventFlag = 4
 )
 
+type enforcerTfExpanded struct {
+	_    structs.HostLayout
+	Each [8]enforcerTfExpansion
+}
+
+type enforcerTfExpansion struct {
+	_          structs.HostLayout
+	Id         uint64
+	Expires    uint64
+	Generation uint32
+	Rights     uint32
+}
+
 type enforcerTfGlobal struct {
 	_          structs.HostLayout
 	Members    [1024]uint64
@@ -188,6 +201,27 @@ const (
 	enforcerTfJailFlagTF_JAIL_PENDING       enforcerTfJailFlag = 16
 )
 
+type enforcerTfJudgeAs uint32
+
+const (
+	enforcerTfJudgeAsTF_JUDGE_FILE   enforcerTfJudgeAs = 0
+	enforcerTfJudgeAsTF_JUDGE_OBJECT enforcerTfJudgeAs = 1
+	enforcerTfJudgeAsTF_JUDGE_NAME   enforcerTfJudgeAs = 2
+)
+
+type enforcerTfJudging struct {
+	_      structs.HostLayout
+	Fd     int32
+	Err    int32
+	Slot   uint32
+	As     uint32
+	Need   uint32
+	Code   uint32
+	Rights uint32
+	Found  uint32
+	Key    enforcerTfGrantKey
+}
+
 type enforcerTfLearning struct {
 	_      structs.HostLayout
 	Fd     int32
@@ -200,24 +234,34 @@ type enforcerTfLearning struct {
 type enforcerTfLimit uint32
 
 const (
-	enforcerTfLimitTF_MAX_JAILS    enforcerTfLimit = 4096
-	enforcerTfLimitTF_MAX_CGROUPS  enforcerTfLimit = 65536
-	enforcerTfLimitTF_MAX_GRANTS   enforcerTfLimit = 131072
-	enforcerTfLimitTF_MAX_SIBLINGS enforcerTfLimit = 4096
-	enforcerTfLimitTF_MAX_PTYS     enforcerTfLimit = 65536
-	enforcerTfLimitTF_MEMBER_BITS  enforcerTfLimit = 65536
-	enforcerTfLimitTF_MAX_DEPTH    enforcerTfLimit = 4096
-	enforcerTfLimitTF_MAX_NESTING  enforcerTfLimit = 64
-	enforcerTfLimitTF_MAX_INNER    enforcerTfLimit = 4
-	enforcerTfLimitTF_MAX_ARMED    enforcerTfLimit = 131072
-	enforcerTfLimitTF_EVENT_BYTES  enforcerTfLimit = 4194304
-	enforcerTfLimitTF_PATH_SHORT   enforcerTfLimit = 256
-	enforcerTfLimitTF_PATH_LONG    enforcerTfLimit = 4096
-	enforcerTfLimitTF_PATH_DEPTH   enforcerTfLimit = 1024
-	enforcerTfLimitTF_MAX_ATTACHED enforcerTfLimit = 96
-	enforcerTfLimitTF_NAME_BYTES   enforcerTfLimit = 256
-	enforcerTfLimitTF_MAX_NAMES    enforcerTfLimit = 65536
-	enforcerTfLimitTF_DENY_DEPTH   enforcerTfLimit = 16
+	enforcerTfLimitTF_MAX_JAILS      enforcerTfLimit = 4096
+	enforcerTfLimitTF_MAX_CGROUPS    enforcerTfLimit = 65536
+	enforcerTfLimitTF_MAX_GRANTS     enforcerTfLimit = 131072
+	enforcerTfLimitTF_MAX_EXPANDED   enforcerTfLimit = 16384
+	enforcerTfLimitTF_MAX_EXPANSIONS enforcerTfLimit = 8
+	enforcerTfLimitTF_MAX_SIBLINGS   enforcerTfLimit = 4096
+	enforcerTfLimitTF_MAX_PTYS       enforcerTfLimit = 65536
+	enforcerTfLimitTF_MEMBER_BITS    enforcerTfLimit = 65536
+	enforcerTfLimitTF_MAX_DEPTH      enforcerTfLimit = 4096
+	enforcerTfLimitTF_MAX_NESTING    enforcerTfLimit = 64
+	enforcerTfLimitTF_MAX_INNER      enforcerTfLimit = 4
+	enforcerTfLimitTF_MAX_ARMED      enforcerTfLimit = 131072
+	enforcerTfLimitTF_EVENT_BYTES    enforcerTfLimit = 4194304
+	enforcerTfLimitTF_PATH_SHORT     enforcerTfLimit = 256
+	enforcerTfLimitTF_PATH_LONG      enforcerTfLimit = 4096
+	enforcerTfLimitTF_PATH_DEPTH     enforcerTfLimit = 1024
+	enforcerTfLimitTF_MAX_ATTACHED   enforcerTfLimit = 96
+	enforcerTfLimitTF_NAME_BYTES     enforcerTfLimit = 256
+	enforcerTfLimitTF_MAX_NAMES      enforcerTfLimit = 65536
+	enforcerTfLimitTF_DENY_DEPTH     enforcerTfLimit = 16
+)
+
+type enforcerTfMark uint32
+
+const (
+	enforcerTfMarkTF_DENIED    enforcerTfMark = 128
+	enforcerTfMarkTF_EXPANDED  enforcerTfMark = 256
+	enforcerTfMarkTF_ADDS_ONLY enforcerTfMark = 512
 )
 
 type enforcerTfMember struct {
@@ -297,7 +341,6 @@ const (
 	enforcerTfRightTF_DELETE  enforcerTfRight = 8
 	enforcerTfRightTF_EXEC    enforcerTfRight = 16
 	enforcerTfRightTF_CONNECT enforcerTfRight = 32
-	enforcerTfRightTF_DENIED  enforcerTfRight = 128
 )
 
 type enforcerTfRoot struct {
@@ -317,6 +360,7 @@ const (
 	enforcerMapTfArmed                = "tf_armed"
 	enforcerMapTfCanary               = "tf_canary"
 	enforcerMapTfEvents               = "tf_events"
+	enforcerMapTfExpansions           = "tf_expansions"
 	enforcerMapTfGrants               = "tf_grants"
 	enforcerMapTfJails                = "tf_jails"
 	enforcerMapTfMembers              = "tf_members"
@@ -347,6 +391,7 @@ const (
 	enforcerProgTfInodeSetattr        = "tf_inode_setattr"
 	enforcerProgTfInodeSetattrOld     = "tf_inode_setattr_old"
 	enforcerProgTfInodeSetxattr       = "tf_inode_setxattr"
+	enforcerProgTfJudge               = "tf_judge"
 	enforcerProgTfKernelModuleRequest = "tf_kernel_module_request"
 	enforcerProgTfLearn               = "tf_learn"
 	enforcerProgTfMmapFile            = "tf_mmap_file"
@@ -389,8 +434,11 @@ const (
 	enforcerVarUnusedEventFlag        = "unused_event_flag"
 	enforcerVarUnusedHook             = "unused_hook"
 	enforcerVarUnusedJailFlag         = "unused_jail_flag"
+	enforcerVarUnusedJudgeAs          = "unused_judge_as"
+	enforcerVarUnusedJudging          = "unused_judging"
 	enforcerVarUnusedLearn            = "unused_learn"
 	enforcerVarUnusedLimit            = "unused_limit"
+	enforcerVarUnusedMark             = "unused_mark"
 	enforcerVarUnusedOp               = "unused_op"
 	enforcerVarUnusedRight            = "unused_right"
 )
@@ -459,6 +507,7 @@ type enforcerProgramSpecs struct {
 	TfInodeSetattr        *ebpf.ProgramSpec `ebpf:"tf_inode_setattr"`
 	TfInodeSetattrOld     *ebpf.ProgramSpec `ebpf:"tf_inode_setattr_old"`
 	TfInodeSetxattr       *ebpf.ProgramSpec `ebpf:"tf_inode_setxattr"`
+	TfJudge               *ebpf.ProgramSpec `ebpf:"tf_judge"`
 	TfKernelModuleRequest *ebpf.ProgramSpec `ebpf:"tf_kernel_module_request"`
 	TfLearn               *ebpf.ProgramSpec `ebpf:"tf_learn"`
 	TfMmapFile            *ebpf.ProgramSpec `ebpf:"tf_mmap_file"`
@@ -501,17 +550,18 @@ type enforcerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type enforcerMapSpecs struct {
-	TfArmed   *ebpf.MapSpec `ebpf:"tf_armed"`
-	TfCanary  *ebpf.MapSpec `ebpf:"tf_canary"`
-	TfEvents  *ebpf.MapSpec `ebpf:"tf_events"`
-	TfGrants  *ebpf.MapSpec `ebpf:"tf_grants"`
-	TfJails   *ebpf.MapSpec `ebpf:"tf_jails"`
-	TfMembers *ebpf.MapSpec `ebpf:"tf_members"`
-	TfNames   *ebpf.MapSpec `ebpf:"tf_names"`
-	TfProofs  *ebpf.MapSpec `ebpf:"tf_proofs"`
-	TfPtys    *ebpf.MapSpec `ebpf:"tf_ptys"`
-	TfRoots   *ebpf.MapSpec `ebpf:"tf_roots"`
-	TfRuns    *ebpf.MapSpec `ebpf:"tf_runs"`
+	TfArmed      *ebpf.MapSpec `ebpf:"tf_armed"`
+	TfCanary     *ebpf.MapSpec `ebpf:"tf_canary"`
+	TfEvents     *ebpf.MapSpec `ebpf:"tf_events"`
+	TfExpansions *ebpf.MapSpec `ebpf:"tf_expansions"`
+	TfGrants     *ebpf.MapSpec `ebpf:"tf_grants"`
+	TfJails      *ebpf.MapSpec `ebpf:"tf_jails"`
+	TfMembers    *ebpf.MapSpec `ebpf:"tf_members"`
+	TfNames      *ebpf.MapSpec `ebpf:"tf_names"`
+	TfProofs     *ebpf.MapSpec `ebpf:"tf_proofs"`
+	TfPtys       *ebpf.MapSpec `ebpf:"tf_ptys"`
+	TfRoots      *ebpf.MapSpec `ebpf:"tf_roots"`
+	TfRuns       *ebpf.MapSpec `ebpf:"tf_runs"`
 }
 
 // enforcerVariableSpecs contains global variables before they are loaded into the kernel.
@@ -524,8 +574,11 @@ type enforcerVariableSpecs struct {
 	UnusedEventFlag *ebpf.VariableSpec `ebpf:"unused_event_flag"`
 	UnusedHook      *ebpf.VariableSpec `ebpf:"unused_hook"`
 	UnusedJailFlag  *ebpf.VariableSpec `ebpf:"unused_jail_flag"`
+	UnusedJudgeAs   *ebpf.VariableSpec `ebpf:"unused_judge_as"`
+	UnusedJudging   *ebpf.VariableSpec `ebpf:"unused_judging"`
 	UnusedLearn     *ebpf.VariableSpec `ebpf:"unused_learn"`
 	UnusedLimit     *ebpf.VariableSpec `ebpf:"unused_limit"`
+	UnusedMark      *ebpf.VariableSpec `ebpf:"unused_mark"`
 	UnusedOp        *ebpf.VariableSpec `ebpf:"unused_op"`
 	UnusedRight     *ebpf.VariableSpec `ebpf:"unused_right"`
 }
@@ -550,17 +603,18 @@ func (o *enforcerObjects) Close() error {
 //
 // It can be passed to loadEnforcerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type enforcerMaps struct {
-	TfArmed   *ebpf.Map `ebpf:"tf_armed"`
-	TfCanary  *ebpf.Map `ebpf:"tf_canary"`
-	TfEvents  *ebpf.Map `ebpf:"tf_events"`
-	TfGrants  *ebpf.Map `ebpf:"tf_grants"`
-	TfJails   *ebpf.Map `ebpf:"tf_jails"`
-	TfMembers *ebpf.Map `ebpf:"tf_members"`
-	TfNames   *ebpf.Map `ebpf:"tf_names"`
-	TfProofs  *ebpf.Map `ebpf:"tf_proofs"`
-	TfPtys    *ebpf.Map `ebpf:"tf_ptys"`
-	TfRoots   *ebpf.Map `ebpf:"tf_roots"`
-	TfRuns    *ebpf.Map `ebpf:"tf_runs"`
+	TfArmed      *ebpf.Map `ebpf:"tf_armed"`
+	TfCanary     *ebpf.Map `ebpf:"tf_canary"`
+	TfEvents     *ebpf.Map `ebpf:"tf_events"`
+	TfExpansions *ebpf.Map `ebpf:"tf_expansions"`
+	TfGrants     *ebpf.Map `ebpf:"tf_grants"`
+	TfJails      *ebpf.Map `ebpf:"tf_jails"`
+	TfMembers    *ebpf.Map `ebpf:"tf_members"`
+	TfNames      *ebpf.Map `ebpf:"tf_names"`
+	TfProofs     *ebpf.Map `ebpf:"tf_proofs"`
+	TfPtys       *ebpf.Map `ebpf:"tf_ptys"`
+	TfRoots      *ebpf.Map `ebpf:"tf_roots"`
+	TfRuns       *ebpf.Map `ebpf:"tf_runs"`
 }
 
 func (m *enforcerMaps) Close() error {
@@ -568,6 +622,7 @@ func (m *enforcerMaps) Close() error {
 		m.TfArmed,
 		m.TfCanary,
 		m.TfEvents,
+		m.TfExpansions,
 		m.TfGrants,
 		m.TfJails,
 		m.TfMembers,
@@ -589,8 +644,11 @@ type enforcerVariables struct {
 	UnusedEventFlag *ebpf.Variable `ebpf:"unused_event_flag"`
 	UnusedHook      *ebpf.Variable `ebpf:"unused_hook"`
 	UnusedJailFlag  *ebpf.Variable `ebpf:"unused_jail_flag"`
+	UnusedJudgeAs   *ebpf.Variable `ebpf:"unused_judge_as"`
+	UnusedJudging   *ebpf.Variable `ebpf:"unused_judging"`
 	UnusedLearn     *ebpf.Variable `ebpf:"unused_learn"`
 	UnusedLimit     *ebpf.Variable `ebpf:"unused_limit"`
+	UnusedMark      *ebpf.Variable `ebpf:"unused_mark"`
 	UnusedOp        *ebpf.Variable `ebpf:"unused_op"`
 	UnusedRight     *ebpf.Variable `ebpf:"unused_right"`
 }
@@ -621,6 +679,7 @@ type enforcerPrograms struct {
 	TfInodeSetattr        *ebpf.Program `ebpf:"tf_inode_setattr"`
 	TfInodeSetattrOld     *ebpf.Program `ebpf:"tf_inode_setattr_old"`
 	TfInodeSetxattr       *ebpf.Program `ebpf:"tf_inode_setxattr"`
+	TfJudge               *ebpf.Program `ebpf:"tf_judge"`
 	TfKernelModuleRequest *ebpf.Program `ebpf:"tf_kernel_module_request"`
 	TfLearn               *ebpf.Program `ebpf:"tf_learn"`
 	TfMmapFile            *ebpf.Program `ebpf:"tf_mmap_file"`
@@ -683,6 +742,7 @@ func (p *enforcerPrograms) Close() error {
 		p.TfInodeSetattr,
 		p.TfInodeSetattrOld,
 		p.TfInodeSetxattr,
+		p.TfJudge,
 		p.TfKernelModuleRequest,
 		p.TfLearn,
 		p.TfMmapFile,

@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "15a505a3a68daa3c5477cb5adc2c1b31d22cb6f3fd5c6c06ca5c924fd079bcbc"
+const objectDigest = "6accf6f3d0cfe20e12ece79cafc981d4f4c7747730d159dd4ed17ae3c49d2119"

@@ -48,9 +48,9 @@ func (o Options) staging() string { return o.pins() + "-new" }
 type Enforcer struct {
 	opts Options
 
-	learnProgram                                        *ebpf.Program
+	learnProgram, judgeProgram                          *ebpf.Program
 	jails, members, grants, events, canary, runs, proof *ebpf.Map
-	names, ptys, roots, armed                           *ebpf.Map
+	names, ptys, roots, armed, expansions               *ebpf.Map
 	global                                              *ebpf.Map
 
 	jailSlots []enforcerTfJail // mapped: the kernel's own memory
@@ -61,19 +61,25 @@ type Enforcer struct {
 // maps gives the place of every map by the name it is pinned under.
 func (e *Enforcer) maps() map[string]**ebpf.Map {
 	return map[string]**ebpf.Map{
-		enforcerMapTfJails:   &e.jails,
-		enforcerMapTfMembers: &e.members,
-		enforcerMapTfGrants:  &e.grants,
-		enforcerMapTfNames:   &e.names,
-		enforcerMapTfEvents:  &e.events,
-		enforcerMapTfCanary:  &e.canary,
-		enforcerMapTfRuns:    &e.runs,
-		enforcerMapTfProofs:  &e.proof,
-		enforcerMapTfPtys:    &e.ptys,
-		enforcerMapTfRoots:   &e.roots,
-		enforcerMapTfArmed:   &e.armed,
-		globalPin:            &e.global,
+		enforcerMapTfJails:      &e.jails,
+		enforcerMapTfMembers:    &e.members,
+		enforcerMapTfGrants:     &e.grants,
+		enforcerMapTfNames:      &e.names,
+		enforcerMapTfExpansions: &e.expansions,
+		enforcerMapTfEvents:     &e.events,
+		enforcerMapTfCanary:     &e.canary,
+		enforcerMapTfRuns:       &e.runs,
+		enforcerMapTfProofs:     &e.proof,
+		enforcerMapTfPtys:       &e.ptys,
+		enforcerMapTfRoots:      &e.roots,
+		enforcerMapTfArmed:      &e.armed,
+		globalPin:               &e.global,
 	}
+}
+
+// runnable gives the place of every program that is not attached but run by this package.
+func (e *Enforcer) runnable() map[string]**ebpf.Program {
+	return map[string]**ebpf.Program{enforcerProgTfLearn: &e.learnProgram, enforcerProgTfJudge: &e.judgeProgram}
 }
 
 const (
@@ -300,9 +306,11 @@ func load(opts Options) (_ *Enforcer, err error) {
 			return nil, fmt.Errorf("pin link of %s: %w", a.name, err)
 		}
 	}
-	e.learnProgram = coll.DetachProgram(enforcerProgTfLearn)
-	if err := e.learnProgram.Pin(filepath.Join(staging, enforcerProgTfLearn)); err != nil {
-		return nil, fmt.Errorf("pin %s: %w", enforcerProgTfLearn, err)
+	for name, place := range e.runnable() {
+		*place = coll.DetachProgram(name)
+		if err := (*place).Pin(filepath.Join(staging, name)); err != nil {
+			return nil, fmt.Errorf("pin %s: %w", name, err)
+		}
 	}
 	for name, place := range e.maps() {
 		in := name
@@ -340,8 +348,9 @@ func programs(chosen []string) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
+	runnable := new(Enforcer).runnable()
 	for name := range spec.Programs {
-		if name != enforcerProgTfLearn && !slices.Contains(chosen, name) {
+		if _, ok := runnable[name]; !ok && !slices.Contains(chosen, name) {
 			delete(spec.Programs, name)
 		}
 	}
@@ -441,8 +450,10 @@ func adopt(opts Options) (_ *Enforcer, err error) {
 		// Not wrapped: a missing pin must not look like "nothing is pinned".
 		return &reasonError{engine.StalePins, fmt.Errorf("open %s: %v", filepath.Join(dir, what), err)}
 	}
-	if e.learnProgram, err = ebpf.LoadPinnedProgram(filepath.Join(dir, enforcerProgTfLearn), nil); err != nil {
-		return nil, stale(enforcerProgTfLearn, err)
+	for name, place := range e.runnable() {
+		if *place, err = ebpf.LoadPinnedProgram(filepath.Join(dir, name), nil); err != nil {
+			return nil, stale(name, err)
+		}
 	}
 	for name, place := range e.maps() {
 		if *place, err = ebpf.LoadPinnedMap(filepath.Join(dir, name), nil); err != nil {
@@ -492,9 +503,11 @@ func (e *Enforcer) Close() error {
 	}
 	e.unmap = nil
 	var errs []error
-	if e.learnProgram != nil {
-		errs = append(errs, e.learnProgram.Close())
-		e.learnProgram = nil
+	for _, place := range e.runnable() {
+		if *place != nil {
+			errs = append(errs, (*place).Close())
+			*place = nil
+		}
 	}
 	for _, place := range e.maps() {
 		if *place != nil {

@@ -452,7 +452,7 @@ func (e *Enforcer) writeGrants(policy uint32, grants []GrantInfo) error {
 		key := g.key(policy)
 		value := enforcerTfGrant{Generation: g.Generation, Rights: uint16(rights), Node: g.node, Expires: bootInstant(g.Expires)}
 		if g.denied {
-			value.Rights = uint16(enforcerTfRightTF_DENIED)
+			value.Rights = uint16(enforcerTfMarkTF_DENIED)
 		}
 		if err := e.grants.Update(key, value, ebpf.UpdateNoExist); err != nil {
 			return full(fmt.Sprintf("write grant %s", g.Path), err)

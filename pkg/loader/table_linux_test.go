@@ -95,7 +95,8 @@ func TestLayoutFollowsTheObjectFile(t *testing.T) {
 	}
 	for name, value := range map[string]any{
 		"tf_jail": enforcerTfJail{}, "tf_member": enforcerTfMember{}, "tf_grant_key": enforcerTfGrantKey{},
-		"tf_grant": enforcerTfGrant{}, "tf_identity": enforcerTfIdentity{}, "tf_learning": enforcerTfLearning{},
+		"tf_grant": enforcerTfGrant{}, "tf_expansion": enforcerTfExpansion{}, "tf_expanded": enforcerTfExpanded{},
+		"tf_judging": enforcerTfJudging{}, "tf_identity": enforcerTfIdentity{}, "tf_learning": enforcerTfLearning{},
 		"tf_canary_count": enforcerTfCanaryCount{}, "tf_event": enforcerTfEvent{}, "tf_proof": enforcerTfProof{},
 		"tf_global": enforcerTfGlobal{}, "tf_pty_key": enforcerTfPtyKey{},
 	} {
