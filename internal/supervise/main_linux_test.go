@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/thenforce/thenforce/internal/cgroup"
+	"github.com/thenforce/thenforce/internal/thread"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,7 +71,7 @@ func runTests(m *testing.M) int {
 
 // runInNewMount runs the tests anew where cgroup v2 is mounted, in a mount namespace that goes with them.
 func runInNewMount() int {
-	err := onThread(func() error {
+	err := thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/thenforce/thenforce/internal/cgroup"
+	"github.com/thenforce/thenforce/internal/thread"
 	"golang.org/x/sys/unix"
 )
 
@@ -117,7 +118,7 @@ func Start(c Command) (*Process, error) {
 		p.signals.catchStop()
 	}
 	started := make(chan error, 1)
-	spawnThread(func() {
+	thread.Spawn(func() {
 		err := p.launch(&c)
 		started <- err
 		if err == nil {

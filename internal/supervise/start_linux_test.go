@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/thenforce/thenforce/internal/cgroup"
+	"github.com/thenforce/thenforce/internal/thread"
 	"golang.org/x/sys/unix"
 )
 
@@ -460,7 +461,7 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 
 func TestSpawnThread(t *testing.T) {
 	for range 200 {
-		err := onThread(func() error {
+		err := thread.Run(func() error {
 			if unix.Gettid() == unix.Getpid() {
 				return errors.New("on the main thread")
 			}

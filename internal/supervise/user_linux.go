@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/thenforce/thenforce/internal/thread"
 	"golang.org/x/sys/unix"
 )
 
@@ -194,7 +195,7 @@ func (e *AccessError) Unwrap() error { return e.Err }
 // anything is made for the command. The error is an [*AccessError] for the first one that cannot be entered, or says
 // that this process may not act as u.
 func CheckDirectories(u *User, dirs ...string) error {
-	return onThread(func() error {
+	return thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			return fmt.Errorf("unshare the working directory: %w", err)
 		}

@@ -1,4 +1,4 @@
-package supervise
+package thread
 
 import (
 	"runtime"
@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spawnThread runs f on an OS thread that nothing else runs on, and which ends with f. So f may change what the kernel
-// keeps per thread (working directory, mount namespace, file system ids, capabilities) without harm to the process.
+// Spawn runs f on an OS thread that nothing else runs on, and which ends with f. So f may change the thread without harm to
+// the process. It must not leave to other goroutines what is to see the change.
 //
 // It is never the main thread: that one does not end with its goroutine, and its state is what the kernel shows as the
 // process's, in /proc/PID for instance.
-func spawnThread(f func()) {
+func Spawn(f func()) {
 	go func() {
 		runtime.LockOSThread() // Without Unlock: the runtime then ends the thread together with the goroutine.
 		if unix.Gettid() != unix.Getpid() {
@@ -30,9 +30,9 @@ func spawnThread(f func()) {
 	}()
 }
 
-// onThread is spawnThread and waits for f.
-func onThread(f func() error) error {
+// Run is Spawn and waits for f.
+func Run(f func() error) error {
 	done := make(chan error, 1)
-	spawnThread(func() { done <- f() })
+	Spawn(func() { done <- f() })
 	return <-done
 }
