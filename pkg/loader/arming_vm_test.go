@@ -56,8 +56,8 @@ func newContainer(t *testing.T, e *Enforcer, open []OpenObject) *container {
 	c.jail, err = e.CreateJail(JailSpec{
 		Cgroup: c.cgroup, CgroupPath: c.path, Root: dir, Open: open,
 		Sets: engine.AllowedSets{
-			Workspace: engine.WorkspaceIdentity{CanonicalRoot: filepath.Join(c.root, "in")},
-			Objects:   []engine.Object{{Path: filepath.Join(c.root, "in"), Rights: engine.AllRights, Source: engine.SourceWorkspace}},
+			Workspace: engine.WorkspaceIdentity{CanonicalRoot: "/in"},
+			Objects:   []engine.Object{{Path: "/in", Rights: engine.AllRights, Source: engine.SourceWorkspace}},
 		},
 	})
 	if err != nil {

@@ -26,6 +26,9 @@ type Identity struct {
 	Magic      uint64 // of the file system, as in statfs(2)
 }
 
+// same reports whether both are one inode.
+func (id Identity) same(other Identity) bool { return id.key(0) == other.key(0) && id.Generation == other.Generation }
+
 func (id Identity) key(policy uint32) enforcerTfGrantKey {
 	return enforcerTfGrantKey{Ino: id.Inode, Volume: id.Volume, Dev: uint32(id.Device), Policy: policy}
 }
@@ -128,15 +131,20 @@ func offsetOf(spec *btf.Spec, structure, member string) (uint32, error) {
 	return 0, fmt.Errorf("struct %s has no member %s", structure, member)
 }
 
-// open opens an object of a policy for learning. The path is canonical, so a symbolic link on it means that somebody
-// changed it since, and nothing is followed.
-func open(path string) (*os.File, error) {
+// open opens an object of a policy for learning, below a root directory where one is given. The path is canonical, so a
+// symbolic link on it means that somebody changed it since, and nothing is followed.
+func open(root *os.File, path string) (*os.File, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
 		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	}
+	dir := unix.AT_FDCWD
+	if root != nil {
+		dir = int(root.Fd())
+		how.Resolve |= unix.RESOLVE_IN_ROOT
+	}
 	for {
-		fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+		fd, err := unix.Openat2(dir, path, &how)
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
 			continue
 		}

@@ -58,6 +58,9 @@ type JailSpec struct {
 	// this directory as its root, and so is what that starts. It is for containers, whose runtimes prepare them in the
 	// container's own cgroup. A pending task can do all it could before, and the jail's others can neither trace nor
 	// signal it. nil: every task is judged at once.
+	//
+	// The paths of Sets are then taken below this directory, as a process with that root would see them, in whatever
+	// mount namespace the descriptor is of.
 	Root *os.File
 	// Open holds further grants. Where one is an object of Sets too, the rights of Sets count.
 	Open []OpenObject
@@ -299,6 +302,8 @@ func (e *Enforcer) learnRoot(dir *os.File) (*enforcerTfRoot, error) {
 // learnAll opens every object of the policy and asks the kernel who it is.
 func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string, err error) {
 	seen := map[enforcerTfGrantKey]int{}
+	guard := guard{e: e}
+	defer guard.close()
 	add := func(f *os.File, path string, rights engine.Rights, source engine.Source, expires time.Time) error {
 		id, err := e.Learn(f)
 		if err != nil {
@@ -315,7 +320,7 @@ func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string
 			}
 			return nil
 		}
-		if err := e.guardState(path, id, rights); err != nil {
+		if err := guard.check(path, id, rights); err != nil {
 			return err
 		}
 		seen[id.key(0)] = len(grants)
@@ -331,7 +336,7 @@ func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string
 		return nil
 	}
 	for i, object := range spec.Sets.Objects {
-		f, err := open(object.Path)
+		f, err := open(spec.Root, object.Path)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -369,9 +374,23 @@ func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string
 	return grants, notices, nil
 }
 
-// guardState refuses a grant by which a jail could change what jails rest on: cgroups, pins, and this package's own
-// records. (In the first two the kernel programs allow no more than reading in any case.)
-func (e *Enforcer) guardState(path string, id Identity, rights engine.Rights) error {
+// guard refuses grants by which a jail could change what jails rest on: cgroups, pins, and this package's own records. (In
+// the first two the kernel programs allow no more than reading in any case.) It goes by identity, as a container may have
+// /run mounted at any place.
+type guard struct {
+	e   *Enforcer
+	dir *os.File   // the state directory, once it was needed
+	own Identity   // of it
+	all []Identity // its own, of what lies in it, and of those above it on its device; nil: not needed yet
+}
+
+func (g *guard) close() {
+	if g.dir != nil {
+		g.dir.Close()
+	}
+}
+
+func (g *guard) check(path string, id Identity, rights engine.Rights) error {
 	if rights&^(engine.Read|engine.Exec) == 0 {
 		return nil
 	}
@@ -379,22 +398,74 @@ func (e *Enforcer) guardState(path string, id Identity, rights engine.Rights) er
 	case unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.BPF_FS_MAGIC, unix.SECURITYFS_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC:
 		return fmt.Errorf("grant %s:%s: by this file system a jail could be left; grant it ro at most", path, rights)
 	}
-	if e.opts.StateDir != path && !strings.HasPrefix(e.opts.StateDir, strings.TrimSuffix(path, "/")+"/") {
+	if err := g.open(); err != nil {
+		return err
+	}
+	// Asked first, because it costs every start of a command something.
+	if id.Device != g.own.Device || id.Volume != g.own.Volume {
 		return nil
 	}
-	dir, err := os.OpenFile(e.opts.StateDir, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
+	if err := g.look(); err != nil {
 		return err
 	}
-	defer dir.Close()
-	state, err := e.Learn(dir)
-	if err != nil {
-		return err
-	}
-	if state.Device == id.Device && state.Volume == id.Volume {
-		return fmt.Errorf("grant %s:%s: it holds %s, where thenforce keeps its jails; grant something narrower", path, rights, e.opts.StateDir)
+	if slices.ContainsFunc(g.all, id.same) {
+		return fmt.Errorf("grant %s:%s: by it %s could be changed, where thenforce keeps its jails; grant something narrower", path, rights, g.dir.Name())
 	}
 	return nil
+}
+
+func (g *guard) open() (err error) {
+	if g.dir != nil {
+		return nil
+	}
+	if g.dir, err = os.Open(g.e.opts.StateDir); err != nil {
+		return err
+	}
+	g.own, err = g.e.Learn(g.dir)
+	return err
+}
+
+func (g *guard) look() error {
+	if g.all != nil {
+		return nil
+	}
+	all := []Identity{g.own}
+	names, err := g.dir.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		id, err := g.e.learnAt(g.dir, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		all = append(all, id)
+	}
+	for up := ".."; ; up += "/.." {
+		id, err := g.e.learnAt(g.dir, up)
+		if err != nil {
+			return err
+		}
+		if id.Device != g.own.Device || id.Volume != g.own.Volume || slices.ContainsFunc(all, id.same) {
+			g.all = all
+			return nil
+		}
+		all = append(all, id)
+	}
+}
+
+// learnAt tells what a path below a directory is.
+func (e *Enforcer) learnAt(dir *os.File, path string) (Identity, error) {
+	fd, err := unix.Openat(int(dir.Fd()), path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return Identity{}, &fs.PathError{Op: "open", Path: filepath.Join(dir.Name(), path), Err: err}
+	}
+	f := os.NewFile(uintptr(fd), filepath.Join(dir.Name(), path))
+	defer f.Close()
+	return e.Learn(f)
 }
 
 // sameWorkspace checks that the first object is still the directory the engine bound.
@@ -635,6 +706,25 @@ func (e *Enforcer) DeleteJail(ref string) error {
 		return err
 	}
 	return e.dropLocked(j)
+}
+
+// EndJail ends the jail of that name if no task is left in it. A jail that is not there is no error.
+func (e *Enforcer) EndJail(name string) error {
+	unlock, err := lock(e.opts)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	jails, err := e.list()
+	if err != nil {
+		return err
+	}
+	for _, j := range jails {
+		if j.Name == name && (j.Gone || isEmpty(j.Cgroup)) {
+			return e.dropLocked(j.slot, j.id, j.Grants)
+		}
+	}
+	return nil
 }
 
 // Refresh reads the jail's counters again.
