@@ -25,6 +25,16 @@ func ParsePresets(s string) ([]Preset, error) {
 	return []Preset{Preset(s)}, nil
 }
 
+// Paths returns the paths that the preset grants something at, as its table writes them: links in them are not followed,
+// and the last component may hold "*".
+func (p Preset) Paths() []string {
+	var paths []string
+	for _, entry := range presets[p] {
+		paths = append(paths, entry.path)
+	}
+	return paths
+}
+
 // presetEntry is one line of a preset.
 type presetEntry struct {
 	// path is followed where it is a link, and the target granted; what is
