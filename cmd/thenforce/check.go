@@ -64,7 +64,7 @@ func (q *question) open() (*evaluation, error) {
 	if err != nil {
 		return nil, err
 	}
-	sets, err := engine.Compile(policy, probes)
+	sets, err := policy.compile(probes)
 	if err != nil {
 		probes.Close()
 		return nil, err

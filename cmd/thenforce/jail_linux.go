@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/thenforce/thenforce/internal/cgroup"
 	"github.com/thenforce/thenforce/pkg/engine"
-	"github.com/thenforce/thenforce/pkg/fallback"
 	"github.com/thenforce/thenforce/pkg/loader"
 )
 
@@ -68,8 +67,11 @@ it is judged. What its tasks have open already stays open. Such a jail has no
 			if path == "" {
 				return usage(fmt.Errorf("--cgroup is missing: name a directory of the cgroup v2 hierarchy"))
 			}
-			sets, err := compile(&flags)
+			policy, sets, err := compile(&flags)
 			if err != nil {
+				return err
+			}
+			if err := policy.refuseResources(); err != nil {
 				return err
 			}
 			group, err := cgroup.Open(path)
@@ -104,17 +106,13 @@ it is judged. What its tasks have open already stays open. Such a jail has no
 }
 
 // compile turns policy flags into sets for the kernel.
-func compile(flags *policyFlags) (engine.AllowedSets, error) {
+func compile(flags *policyFlags) (*policy, engine.AllowedSets, error) {
 	policy, err := flags.policy()
 	if err != nil {
-		return engine.AllowedSets{}, err
+		return nil, engine.AllowedSets{}, err
 	}
-	probes, err := fallback.NewProbes()
-	if err != nil {
-		return engine.AllowedSets{}, err
-	}
-	defer probes.Close()
-	return engine.Compile(policy, probes)
+	sets, err := policy.compileHere()
+	return policy, sets, err
 }
 
 // openVerified opens the enforcer, or says why there is none that could be relied upon.

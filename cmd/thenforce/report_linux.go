@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -94,7 +92,7 @@ func (r *run) writeReport(out report) error {
 	if r.jail != nil {
 		out.Jail = r.jail.ID
 	}
-	out.Policy = reportPolicy{Workspace: r.sets.Workspace.CanonicalRoot, Mode: r.flags.policy.mode, Grants: []reportGrant{}}
+	out.Policy = reportPolicy{Workspace: r.sets.Workspace.CanonicalRoot, Mode: r.sets.Mode.String(), Grants: []reportGrant{}}
 	for _, o := range r.sets.Objects {
 		out.Policy.Grants = append(out.Policy.Grants, reportGrant{o.Path, o.Rights.String(), o.Source})
 	}
@@ -177,16 +175,4 @@ func signalName(sig syscall.Signal) string {
 		return ""
 	}
 	return unix.SignalName(sig)
-}
-
-// parseSize reads a number of bytes: k, m, g, t with or without iB are powers of 1024.
-func parseSize(text string) (int64, error) {
-	digits := strings.TrimRight(text, "kKmMgGtTiB")
-	unit := strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(text[len(digits):], "B"), "i"))
-	shift, ok := map[string]uint{"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[unit]
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || !ok || n <= 0 || n > math.MaxInt64>>shift {
-		return 0, errors.New("use a number of bytes, or one with k, m, g or t, such as 512m or 2GiB")
-	}
-	return n << shift, nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/thenforce/thenforce/internal/cgroup"
 	"github.com/thenforce/thenforce/internal/eventlog"
+	"github.com/thenforce/thenforce/internal/policyfile"
 	"github.com/thenforce/thenforce/internal/supervise"
 	"github.com/thenforce/thenforce/pkg/engine"
 	"github.com/thenforce/thenforce/pkg/loader"
@@ -120,6 +122,7 @@ type run struct {
 	flags    *runFlags
 	args     []string
 	started  time.Time
+	policy   *policy
 	sets     engine.AllowedSets
 	status   engine.EnforcementStatus
 	enforcer *loader.Enforcer
@@ -133,17 +136,20 @@ type run struct {
 
 func (r *run) do(extra []*os.File, signals *supervise.Signals) (supervise.Result, error) {
 	var none supervise.Result
-	limits, err := r.limits()
-	if err != nil {
-		return none, err
-	}
-	var user *supervise.User
+	var (
+		user *supervise.User
+		err  error
+	)
 	if r.flags.user != "" {
 		if user, err = supervise.LookupUser(r.flags.user); err != nil {
 			return none, err
 		}
 	}
-	if r.sets, err = compile(&r.flags.policy); err != nil {
+	if r.policy, r.sets, err = compile(&r.flags.policy); err != nil {
+		return none, err
+	}
+	limits, err := r.limits()
+	if err != nil {
 		return none, err
 	}
 	for _, notice := range r.sets.Notices {
@@ -191,12 +197,18 @@ func (r *run) do(extra []*os.File, signals *supervise.Signals) (supervise.Result
 }
 
 func (r *run) limits() (cgroup.Limits, error) {
-	limits := cgroup.Limits{Pids: r.flags.pids, CPUs: r.flags.cpus}
+	limits := cgroup.Limits{Memory: r.policy.resources.Memory, Pids: r.policy.resources.Pids, CPUs: r.policy.resources.CPUs}
 	if r.flags.pids < 0 || r.flags.cpus < 0 {
 		return limits, errors.New("--pids and --cpus take a number above 0")
 	}
+	if r.flags.pids > 0 {
+		limits.Pids = r.flags.pids
+	}
+	if r.flags.cpus > 0 {
+		limits.CPUs = r.flags.cpus
+	}
 	if r.flags.memory != "" {
-		n, err := parseSize(r.flags.memory)
+		n, err := policyfile.ParseSize(r.flags.memory)
 		if err != nil {
 			return limits, fmt.Errorf("--memory %q: %w", r.flags.memory, err)
 		}
@@ -236,7 +248,7 @@ func (r *run) makeGroup(limits cgroup.Limits) error {
 
 // privateTmp: the preset gives a command a /tmp of its own, unless the policy says something about /tmp itself.
 func (r *run) privateTmp() bool {
-	if r.flags.policy.preset != string(engine.PresetSystem) || r.enforcer == nil {
+	if !slices.Contains(r.policy.Presets, engine.PresetSystem) || r.enforcer == nil {
 		return false
 	}
 	for _, o := range r.sets.Objects {

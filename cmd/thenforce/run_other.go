@@ -85,12 +85,15 @@ func runUnconfined(flags *policyFlags, dir string, unverified bool, args []strin
 	if err != nil {
 		return err
 	}
+	if err := policy.refuseResources(); err != nil {
+		return exit(exitOwn, err)
+	}
 	probes, err := fallback.NewProbes()
 	if err != nil {
 		return exit(exitOwn, err)
 	}
 	defer probes.Close()
-	sets, err := engine.Compile(policy, probes)
+	sets, err := policy.compile(probes)
 	if err != nil {
 		return exit(exitOwn, err)
 	}

@@ -65,7 +65,7 @@ func (a *app) scan(cmd *cobra.Command, q *question, paths []string) error {
 	if err != nil {
 		return err
 	}
-	targets, err := scanTargets(cmd, &policy, paths)
+	targets, err := scanTargets(cmd, &policy.Policy, paths)
 	if err != nil {
 		return err
 	}

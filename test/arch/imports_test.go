@@ -19,16 +19,17 @@ const module = "github.com/thenforce/thenforce/"
 // mayImport says which packages of the module a package may import. Imports point one way:
 // cmd -> {loader, fallback} -> engine -> mountmap.
 var mayImport = map[string][]string{
-	"pkg/mountmap":      {},
-	"pkg/engine":        {"pkg/mountmap"},
-	"pkg/engine/memfs":  {"pkg/engine", "pkg/mountmap"},
-	"pkg/loader":        {"pkg/engine", "pkg/mountmap"},
-	"pkg/fallback":      {"pkg/engine", "pkg/mountmap"},
-	"internal/cgroup":   {"pkg/mountmap"},
-	"internal/eventlog": {"pkg/loader"},
-	"internal/scan":     {"pkg/engine", "pkg/fallback", "pkg/mountmap"},
-	"internal/rpc":      {},
-	"cmd/thenforce":     {"pkg/", "internal/"},
+	"pkg/mountmap":        {},
+	"pkg/engine":          {"pkg/mountmap"},
+	"pkg/engine/memfs":    {"pkg/engine", "pkg/mountmap"},
+	"pkg/loader":          {"pkg/engine", "pkg/mountmap"},
+	"pkg/fallback":        {"pkg/engine", "pkg/mountmap"},
+	"internal/cgroup":     {"pkg/mountmap"},
+	"internal/eventlog":   {"pkg/loader"},
+	"internal/policyfile": {"pkg/engine"},
+	"internal/scan":       {"pkg/engine", "pkg/fallback", "pkg/mountmap"},
+	"internal/rpc":        {},
+	"cmd/thenforce":       {"pkg/", "internal/"},
 }
 
 // onlyIn says which packages may import something from outside.
