@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -101,9 +102,9 @@ func (t *denyTree) place(grants []GrantInfo) error {
 
 // denyObjects adds what has a denied name now. The name alone keeps the jail from it; the object is denied too, so that
 // another hard link of it is no way around.
-func (e *Enforcer) denyObjects(denied []string, add func(path string, id Identity)) error {
+func (e *Enforcer) denyObjects(root *os.File, denied []string, add func(path string, id Identity)) error {
 	for _, name := range denied {
-		f, err := open(name)
+		f, err := open(root, name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

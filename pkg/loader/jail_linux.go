@@ -354,7 +354,7 @@ func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string
 			return nil, nil, err
 		}
 	}
-	err = e.denyObjects(spec.Sets.Deny, func(path string, id Identity) {
+	err = e.denyObjects(spec.Root, spec.Sets.Deny, func(path string, id Identity) {
 		if at, ok := seen[id.key(0)]; ok {
 			grants[at].Rights, grants[at].denied = engine.None.String(), true
 			return
@@ -721,7 +721,7 @@ func (e *Enforcer) EndJail(name string) error {
 	}
 	for _, j := range jails {
 		if j.Name == name && (j.Gone || isEmpty(j.Cgroup)) {
-			return e.dropLocked(j.slot, j.id, j.Grants)
+			return e.dropLocked(j)
 		}
 	}
 	return nil
