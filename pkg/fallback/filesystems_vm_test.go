@@ -6,6 +6,7 @@ package fallback
 
 import (
 	"errors"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,6 +63,38 @@ func TestOverlay(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRealFileSystems holds the properties, and races, on the file systems that a
+// workspace lies on, as root: 25 random trees and 3 races of a second on each, in
+// a soak 300 trees and 63 seconds of racing in all.
+func TestRealFileSystems(t *testing.T) {
+	if !ownMounts(t) {
+		return
+	}
+	checks, seconds := "25", "1"
+	if os.Getenv("THENFORCE_VM_SOAK") != "" {
+		checks, seconds = "300", "7"
+	}
+	must(t, flag.Set("rapid.checks", checks))
+	must(t, flag.Set("race-seconds", seconds))
+	base, err := os.MkdirTemp("/mnt/ext4", "fallback")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(base) })
+	tree(t, base, "dir lower\ndir upper\ndir work\ndir overlay")
+	overlay := filepath.Join(base, "overlay")
+	options := "lowerdir=" + base + "/lower,upperdir=" + base + "/upper,workdir=" + base + "/work"
+	must(t, unix.Mount("overlay", overlay, "overlay", 0, options))
+	t.Cleanup(func() { must(t, unix.Unmount(overlay, unix.MNT_DETACH)) })
+	seen := make(map[engine.Code]int)
+	for i, fsys := range []struct{ name, dir string }{{"tmpfs", os.TempDir()}, {"ext4", base}, {"overlayfs", overlay}} {
+		t.Run(fsys.name, func(t *testing.T) {
+			t.Setenv("TMPDIR", fsys.dir) // where they make what they need
+			t.Run("properties", func(t *testing.T) { properties(t, seen) })
+			t.Run("race", func(t *testing.T) { races(t, followings[i]) })
+		})
+	}
+	sawEnough(t, seen)
 }
 
 // TestProfileFullFileSystems needs the full guest's mkfs programs. It binds and works on file systems in an image.

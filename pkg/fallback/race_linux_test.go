@@ -20,7 +20,7 @@ import (
 	"github.com/thenforce/thenforce/pkg/engine"
 )
 
-var raceSeconds = flag.Float64("race-seconds", 1, "how long each race of TestRace lasts")
+var raceSeconds = flag.Float64("race-seconds", 1, "how long each race lasts")
 
 // exchange swaps two names.
 func exchange(t testing.TB, a, b string) {
@@ -118,10 +118,18 @@ func TestRace(t *testing.T) {
 	if !ownMounts(t) {
 		return
 	}
+	races(t, followings...)
+}
+
+// followings are what races may follow.
+var followings = []engine.ContainmentOptions{{}, {FollowSymlinks: true}, {FollowSymlinks: true, FollowMountPoints: true}}
+
+// races runs one race for each backend and what it may follow.
+func races(t *testing.T, followings ...engine.ContainmentOptions) {
 	probes := backends(t)
 	delete(probes, "reused ids") // goes the same way as openat2
 	for backend, p := range probes {
-		for _, options := range []engine.ContainmentOptions{{}, {FollowSymlinks: true}, {FollowSymlinks: true, FollowMountPoints: true}} {
+		for _, options := range followings {
 			name := backend
 			if options.FollowSymlinks {
 				name += "+links"
