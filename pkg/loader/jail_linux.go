@@ -101,6 +101,7 @@ type Jail struct {
 	Denials uint64 // so far
 	Lost    uint64 // events of this jail that nobody can read any more
 	Gone    bool   // the cgroup is not there any more
+	Parent  string // id of the jail around this one, or empty
 	Pending bool   // made with a Root, and no task has had it yet
 
 	slot  int
@@ -209,10 +210,20 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	if err != nil {
 		return nil, err
 	}
+	outer, outerID, err := e.around(cgroupID)
+	if err != nil {
+		return nil, err
+	}
+	if outer >= 0 {
+		if err := nestable(e.nesting(outer) + 1); err != nil {
+			return nil, fmt.Errorf("cgroup %s: %w", spec.CgroupPath, err)
+		}
+	}
 	slot, id, policy, err := e.reserve()
 	if err != nil {
 		return nil, err
 	}
+	atomic.StoreUint32(&e.jailSlots[slot].Parent, uint32(outer+1))
 	j := &Jail{
 		ID: formatID(id), Name: spec.Name, Cgroup: spec.CgroupPath, CgroupID: cgroupID,
 		Workspace: spec.Sets.Workspace.CanonicalRoot, Mode: spec.Sets.Mode, CreatedAt: time.Now().UTC(),
@@ -256,7 +267,7 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 		atomic.StoreUint32(&e.jailSlots[slot].Rights, uint32(spec.Sets.Objects[0].Rights))
 	}
 	atomic.StoreUint32(&e.jailSlots[slot].Flags, flags)
-	if err := e.enter(spec.Cgroup, enforcerTfMember{Jail: id, Slot: uint32(slot)}); err != nil {
+	if err := e.enter(spec.Cgroup, enforcerTfMember{Jail: id, Slot: uint32(slot)}, outerID); err != nil {
 		return nil, err
 	}
 	return j, nil
@@ -273,12 +284,10 @@ func (e *Enforcer) checkFree(spec JailSpec, cgroupID uint64) error {
 			return fmt.Errorf("name %q: %w (%s)", spec.Name, ErrInUse, j.ID)
 		}
 	}
-	var member enforcerTfMember
-	switch err := e.members.Lookup(cgroupID, &member); {
-	case err == nil:
-		return fmt.Errorf("cgroup %s: %w (%s); delete that jail first", spec.CgroupPath, ErrInUse, formatID(member.Jail))
-	case !errors.Is(err, ebpf.ErrKeyNotExist):
-		return fmt.Errorf("look up cgroup %s: %w", spec.CgroupPath, err)
+	for _, j := range jails {
+		if j.CgroupID == cgroupID {
+			return fmt.Errorf("cgroup %s: %w (%s); delete that jail first", spec.CgroupPath, ErrInUse, j.ID)
+		}
 	}
 	return nil
 }
@@ -561,20 +570,23 @@ func bootInstant(at *time.Time) uint64 {
 
 // enter makes a cgroup and all below it members. A cgroup is entered before its children are listed: a child made
 // before that is in the list, one made after it is entered by the cgroup_mkdir program.
-func (e *Enforcer) enter(dir *os.File, member enforcerTfMember) error {
+//
+// outer is the id of the jail around this one, 0 for none: its members become this one's. A jail that is met inside
+// stays one, inside this one.
+func (e *Enforcer) enter(dir *os.File, member enforcerTfMember, outer uint64) error {
 	id, err := CgroupID(dir)
 	if err != nil {
 		return err
 	}
-	if err := e.members.Update(id, member, ebpf.UpdateNoExist); err != nil {
-		// The mkdir program may have been first, for this very jail.
-		var have enforcerTfMember
-		if lookup := e.members.Lookup(id, &have); lookup != nil || have != member {
-			if errors.Is(err, ebpf.ErrKeyExist) {
-				return fmt.Errorf("cgroup %s: %w (%s)", dir.Name(), ErrInUse, formatID(have.Jail))
-			}
-			return full("enter cgroup "+dir.Name(), err)
-		}
+	var have enforcerTfMember
+	switch err := e.members.Lookup(id, &have); {
+	case err == nil && have != member && (outer == 0 || have.Jail != outer):
+		return e.enclose(have, int(member.Slot))
+	case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
+		return fmt.Errorf("look up cgroup %s: %w", dir.Name(), err)
+	}
+	if err := e.members.Put(id, member); err != nil {
+		return full("enter cgroup "+dir.Name(), err)
 	}
 	var back enforcerTfMember
 	if err := e.members.Lookup(id, &back); err != nil || back != member {
@@ -604,7 +616,7 @@ func (e *Enforcer) enter(dir *os.File, member enforcerTfMember) error {
 			return &fs.PathError{Op: "open", Path: filepath.Join(dir.Name(), entry.Name()), Err: err}
 		}
 		child := os.NewFile(uintptr(fd), filepath.Join(dir.Name(), entry.Name()))
-		err = e.enter(child, member)
+		err = e.enter(child, member, outer)
 		child.Close()
 		if err != nil {
 			return err
@@ -753,6 +765,9 @@ func (e *Enforcer) list() ([]*Jail, error) {
 		if s.Flags&uint32(enforcerTfJailFlagTF_JAIL_MONITOR) != 0 {
 			j.Mode = engine.Monitor
 		}
+		if s.Parent != 0 {
+			j.Parent = formatID(e.jailSlots[s.Parent-1].Id)
+		}
 		e.Refresh(j)
 		if s.Flags&uint32(enforcerTfJailFlagTF_JAIL_PENDING) != 0 {
 			var root enforcerTfRoot
@@ -833,25 +848,9 @@ func removeTree(cgroup string) {
 // dropLocked removes a jail: first its members, so that nobody is judged by half a policy, then the slot, last the
 // grants.
 func (e *Enforcer) dropLocked(j *Jail) error {
-	var (
-		cgroup uint64
-		member enforcerTfMember
-		leave  []uint64
-		errs   []error
-	)
-	iter := e.members.Iterate()
-	for iter.Next(&cgroup, &member) {
-		if member.Jail == j.id {
-			leave = append(leave, cgroup)
-		}
-	}
-	if err := iter.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		errs = append(errs, fmt.Errorf("list jailed cgroups: %w", err))
-	}
-	for _, cgroup := range leave {
-		if err := e.members.Delete(cgroup); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			errs = append(errs, fmt.Errorf("release cgroup %d: %w", cgroup, err))
-		}
+	var errs []error
+	if err := e.release(j.slot, j.id); err != nil {
+		errs = append(errs, err)
 	}
 	s := &e.jailSlots[j.slot]
 	policy := s.Policy
