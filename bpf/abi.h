@@ -52,6 +52,8 @@ enum tf_mark {
 	TF_ADDS_ONLY = 512, /* the policy does not grant the object: there are only its expansions, and the walk goes on */
 };
 
+#define TF_GONE 1 /* in tf_grant.expires: the file system is unmounted, and its device number may be another's */
+
 /* Why an operation was denied. TF_OK is no denial. */
 enum tf_code {
 	TF_OK = 0,
@@ -210,8 +212,8 @@ struct tf_grant_key {
 _Static_assert(sizeof(struct tf_grant_key) == 24, "tf_grant_key");
 
 struct tf_grant {
-	__u64 expires; /* nanoseconds of boot time (CLOCK_BOOTTIME); 0: never */
-	__u32 generation;
+	__u64 expires; /* nanoseconds of boot time (CLOCK_BOOTTIME); 0: never; TF_GONE */
+	__u32 generation; /* the inode's, or where that is 0 the object's serial number, see tf_objects */
 	__u16 rights; /* enum tf_right and enum tf_mark */
 	__u16 node;   /* the object's place on the way to a denied name, see tf_names; 0: none is denied below it */
 };
@@ -277,7 +279,7 @@ struct tf_learning {
 	__s32 fd;     /* -1: only inside is asked */
 	__s32 err;    /* 0, or a negative errno */
 	__u32 inside; /* 1: the calling task is itself in a jail */
-	__u32 pad;
+	__u32 removed; /* 1: the inode has no name any more, and its number may soon be another's */
 	struct tf_identity found;
 };
 _Static_assert(sizeof(struct tf_learning) == 56, "tf_learning");
@@ -363,6 +365,8 @@ struct tf_global {
 	__u32 next_policy;		    /* the last policy number given out; none is ever used twice */
 	__u32 arming;			    /* a pending jail was made since the programs were loaded */
 	__u32 pad;
+	__u32 next_serial;		    /* the last serial number given to an object; none is ever used twice */
+	__u32 pad2;
 	__u64 attached[2];		    /* bit i: the loader's i-th program exists on this kernel and was attached */
 };
 

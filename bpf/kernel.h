@@ -46,6 +46,7 @@ struct inode {
 	__u16 i_mode;
 	unsigned int i_flags;
 	unsigned long i_ino;
+	unsigned int i_nlink;
 	__u32 i_rdev;
 	__u32 i_generation;
 	struct super_block *i_sb;
@@ -66,6 +67,11 @@ struct dentry {
 	struct inode *d_inode;
 	const struct dentry_operations *d_op;
 	struct super_block *d_sb;
+};
+
+struct renamedata {
+	struct dentry *new_dentry;
+	unsigned int flags;
 };
 
 struct vfsmount {

@@ -3,13 +3,15 @@
 #ifndef TF_LEARN_H
 #define TF_LEARN_H
 
-static __always_inline int learn(struct file *file, struct tf_identity *found)
+static __always_inline int learn(struct file *file, struct tf_learning *answer)
 {
+	struct tf_identity *found = &answer->found;
 	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
 	struct inode *inode = BPF_CORE_READ(dentry, d_inode);
 
 	if (!inode)
 		return -ENOENT;
+	answer->removed = !BPF_CORE_READ(inode, i_nlink);
 	found->ino = BPF_CORE_READ(inode, i_ino);
 	found->generation = BPF_CORE_READ(inode, i_generation);
 	found->dev = BPF_CORE_READ(inode, i_sb, s_dev);
@@ -58,7 +60,7 @@ int tf_learn(struct tf_learning *ctx)
 	if (ctx->fd < 0)
 		return 0;
 	file = file_behind(ctx->fd);
-	ctx->err = file ? learn(file, &ctx->found) : -EBADF;
+	ctx->err = file ? learn(file, ctx) : -EBADF;
 	return 0;
 }
 

@@ -54,6 +54,18 @@ struct {
 	__type(value, __u32);
 } tf_armed SEC(".maps");
 
+/*
+ * identity (policy 0) -> serial number, for granted objects whose inodes have no generation. A serial number lives as long
+ * as the inode: whoever inherits its number gets another one, or none. Writer: loader; removed by programs.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TF_MAX_GRANTS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct tf_grant_key);
+	__type(value, __u32);
+} tf_objects SEC(".maps");
+
 /* name below a node -> where it leads. Writer: loader, before a jail uses the policy. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

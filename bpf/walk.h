@@ -60,13 +60,27 @@ static __always_inline void identify(__u64 inode, __u64 magic, struct tf_grant_k
 
 static __always_inline bool is_special(__u64 magic) { return magic == BTRFS_MAGIC || magic == PROC_MAGIC; }
 
+/* What tells an object from another that had its number before or will have it: overlayfs has no generations. */
+static __always_inline __u32 generation_of(__u32 generation, struct tf_grant_key *key)
+{
+	__u32 policy = key->policy, *serial;
+
+	if (generation)
+		return generation;
+	key->policy = 0;
+	serial = bpf_map_lookup_elem(&tf_objects, key);
+	key->policy = policy;
+	return serial ? *serial : 0;
+}
+
+/* Whether a grant still is the object's; generation is from generation_of. */
 static __always_inline enum tf_code check_grant(const struct tf_grant *grant, __u32 generation)
 {
 	/* A stranger may have inherited the number: that is a denial, never "no grant here". */
 	if (grant->generation != generation)
 		return TF_GENERATION;
 	if (grant->expires && bpf_ktime_get_boot_ns() >= grant->expires)
-		return TF_EXPIRED;
+		return grant->expires == TF_GONE ? TF_GENERATION : TF_EXPIRED;
 	return TF_OK;
 }
 
@@ -131,11 +145,13 @@ static long walk_step(__u32 step, struct walk *w)
 	}
 	grant = bpf_map_lookup_elem(&tf_grants, &w->key);
 	if (grant) {
+		__u32 generation = generation_of(inode->i_generation, &w->key);
+
 		if (grant->rights & TF_EXPANDED)
-			w->added |= tf_added(&w->key, inode->i_generation);
+			w->added |= tf_added(&w->key, generation);
 		if (!(grant->rights & TF_ADDS_ONLY)) {
 			/* With denied names below the grant it takes the long way. */
-			w->code = grant->node ? TF_DENIED_NAME : check_grant(grant, inode->i_generation);
+			w->code = grant->node ? TF_DENIED_NAME : check_grant(grant, generation);
 			w->rights = rights_with(grant->rights, w->added);
 			return 1;
 		}
@@ -248,6 +264,7 @@ static __always_inline void look_at(struct long_walk *w, struct dentry *at)
 	grant = bpf_map_lookup_elem(&tf_grants, &w->key);
 	if (!grant)
 		return;
+	generation = generation_of(generation, &w->key);
 	if (grant->rights & TF_DENIED) {
 		/* A stranger with its number is no denied object: by name it would be found anyway. */
 		if (grant->generation == generation)

@@ -111,8 +111,11 @@ func (e *Enforcer) denyObjects(root *os.File, denied []string, add func(path str
 		if err != nil {
 			return err
 		}
-		id, err := e.Learn(f)
+		id, err := e.identify(f)
 		f.Close()
+		if errors.Is(err, errRemoved) {
+			continue
+		}
 		if err != nil {
 			return err
 		}

@@ -95,6 +95,8 @@ type enforcerTfGlobal struct {
 	NextPolicy uint32
 	Arming     uint32
 	Pad        uint32
+	NextSerial uint32
+	Pad2       uint32
 	Attached   [2]uint64
 }
 
@@ -223,12 +225,12 @@ type enforcerTfJudging struct {
 }
 
 type enforcerTfLearning struct {
-	_      structs.HostLayout
-	Fd     int32
-	Err    int32
-	Inside uint32
-	Pad    uint32
-	Found  enforcerTfIdentity
+	_       structs.HostLayout
+	Fd      int32
+	Err     int32
+	Inside  uint32
+	Removed uint32
+	Found   enforcerTfIdentity
 }
 
 type enforcerTfLimit uint32
@@ -357,90 +359,94 @@ type enforcerTfRoot struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	enforcerMapTfArmed                = "tf_armed"
-	enforcerMapTfCanary               = "tf_canary"
-	enforcerMapTfEvents               = "tf_events"
-	enforcerMapTfExpansions           = "tf_expansions"
-	enforcerMapTfGrants               = "tf_grants"
-	enforcerMapTfJails                = "tf_jails"
-	enforcerMapTfMembers              = "tf_members"
-	enforcerMapTfNames                = "tf_names"
-	enforcerMapTfProofs               = "tf_proofs"
-	enforcerMapTfPtys                 = "tf_ptys"
-	enforcerMapTfRoots                = "tf_roots"
-	enforcerMapTfRuns                 = "tf_runs"
-	enforcerProgTfBpf                 = "tf_bpf"
-	enforcerProgTfBpfKernelArg        = "tf_bpf_kernel_arg"
-	enforcerProgTfBprmCheckSecurity   = "tf_bprm_check_security"
-	enforcerProgTfCapable             = "tf_capable"
-	enforcerProgTfCgroupMkdir         = "tf_cgroup_mkdir"
-	enforcerProgTfCgroupRmdir         = "tf_cgroup_rmdir"
-	enforcerProgTfDevptsPtyKill       = "tf_devpts_pty_kill"
-	enforcerProgTfFileFcntl           = "tf_file_fcntl"
-	enforcerProgTfFileIoctl           = "tf_file_ioctl"
-	enforcerProgTfFileIoctlCompat     = "tf_file_ioctl_compat"
-	enforcerProgTfFileMprotect        = "tf_file_mprotect"
-	enforcerProgTfFileOpen            = "tf_file_open"
-	enforcerProgTfFileReceive         = "tf_file_receive"
-	enforcerProgTfFileSendSigiotask   = "tf_file_send_sigiotask"
-	enforcerProgTfFsContextParseParam = "tf_fs_context_parse_param"
-	enforcerProgTfInodeFileSetattr    = "tf_inode_file_setattr"
-	enforcerProgTfInodeRemoveAcl      = "tf_inode_remove_acl"
-	enforcerProgTfInodeRemovexattr    = "tf_inode_removexattr"
-	enforcerProgTfInodeSetAcl         = "tf_inode_set_acl"
-	enforcerProgTfInodeSetattr        = "tf_inode_setattr"
-	enforcerProgTfInodeSetattrOld     = "tf_inode_setattr_old"
-	enforcerProgTfInodeSetxattr       = "tf_inode_setxattr"
-	enforcerProgTfJudge               = "tf_judge"
-	enforcerProgTfKernelModuleRequest = "tf_kernel_module_request"
-	enforcerProgTfLearn               = "tf_learn"
-	enforcerProgTfMmapFile            = "tf_mmap_file"
-	enforcerProgTfMoveMount           = "tf_move_mount"
-	enforcerProgTfPathChmod           = "tf_path_chmod"
-	enforcerProgTfPathChown           = "tf_path_chown"
-	enforcerProgTfPathChroot          = "tf_path_chroot"
-	enforcerProgTfPathLink            = "tf_path_link"
-	enforcerProgTfPathMkdir           = "tf_path_mkdir"
-	enforcerProgTfPathMknod           = "tf_path_mknod"
-	enforcerProgTfPathNotify          = "tf_path_notify"
-	enforcerProgTfPathRename          = "tf_path_rename"
-	enforcerProgTfPathRmdir           = "tf_path_rmdir"
-	enforcerProgTfPathSymlink         = "tf_path_symlink"
-	enforcerProgTfPathTruncate        = "tf_path_truncate"
-	enforcerProgTfPathUnlink          = "tf_path_unlink"
-	enforcerProgTfPerfEventOpen       = "tf_perf_event_open"
-	enforcerProgTfPerfEventOpenOld    = "tf_perf_event_open_old"
-	enforcerProgTfPtraceAccessCheck   = "tf_ptrace_access_check"
-	enforcerProgTfPtraceTraceme       = "tf_ptrace_traceme"
-	enforcerProgTfSbKernMount         = "tf_sb_kern_mount"
-	enforcerProgTfSbMount             = "tf_sb_mount"
-	enforcerProgTfSbPivotroot         = "tf_sb_pivotroot"
-	enforcerProgTfSbRemount           = "tf_sb_remount"
-	enforcerProgTfSbUmount            = "tf_sb_umount"
-	enforcerProgTfSchedProcessFree    = "tf_sched_process_free"
-	enforcerProgTfTaskAlloc           = "tf_task_alloc"
-	enforcerProgTfTaskKill            = "tf_task_kill"
-	enforcerProgTfTaskSetioprio       = "tf_task_setioprio"
-	enforcerProgTfTaskSetnice         = "tf_task_setnice"
-	enforcerProgTfTaskSetpgid         = "tf_task_setpgid"
-	enforcerProgTfTaskSetrlimit       = "tf_task_setrlimit"
-	enforcerProgTfTaskSetscheduler    = "tf_task_setscheduler"
-	enforcerProgTfUnixMaySend         = "tf_unix_may_send"
-	enforcerProgTfUnixStreamConnect   = "tf_unix_stream_connect"
-	enforcerProgTfUringOverrideCreds  = "tf_uring_override_creds"
-	enforcerVarTfState                = "tf_state"
-	enforcerVarUnusedCode             = "unused_code"
-	enforcerVarUnusedEvent            = "unused_event"
-	enforcerVarUnusedEventFlag        = "unused_event_flag"
-	enforcerVarUnusedHook             = "unused_hook"
-	enforcerVarUnusedJailFlag         = "unused_jail_flag"
-	enforcerVarUnusedJudgeAs          = "unused_judge_as"
-	enforcerVarUnusedJudging          = "unused_judging"
-	enforcerVarUnusedLearn            = "unused_learn"
-	enforcerVarUnusedLimit            = "unused_limit"
-	enforcerVarUnusedMark             = "unused_mark"
-	enforcerVarUnusedOp               = "unused_op"
-	enforcerVarUnusedRight            = "unused_right"
+	enforcerMapTfArmed                 = "tf_armed"
+	enforcerMapTfCanary                = "tf_canary"
+	enforcerMapTfEvents                = "tf_events"
+	enforcerMapTfExpansions            = "tf_expansions"
+	enforcerMapTfGrants                = "tf_grants"
+	enforcerMapTfJails                 = "tf_jails"
+	enforcerMapTfMembers               = "tf_members"
+	enforcerMapTfNames                 = "tf_names"
+	enforcerMapTfObjects               = "tf_objects"
+	enforcerMapTfProofs                = "tf_proofs"
+	enforcerMapTfPtys                  = "tf_ptys"
+	enforcerMapTfRoots                 = "tf_roots"
+	enforcerMapTfRuns                  = "tf_runs"
+	enforcerProgTfBpf                  = "tf_bpf"
+	enforcerProgTfBpfKernelArg         = "tf_bpf_kernel_arg"
+	enforcerProgTfBprmCheckSecurity    = "tf_bprm_check_security"
+	enforcerProgTfCapable              = "tf_capable"
+	enforcerProgTfCgroupMkdir          = "tf_cgroup_mkdir"
+	enforcerProgTfCgroupRmdir          = "tf_cgroup_rmdir"
+	enforcerProgTfD_delete             = "tf_d_delete"
+	enforcerProgTfDevptsPtyKill        = "tf_devpts_pty_kill"
+	enforcerProgTfFileFcntl            = "tf_file_fcntl"
+	enforcerProgTfFileIoctl            = "tf_file_ioctl"
+	enforcerProgTfFileIoctlCompat      = "tf_file_ioctl_compat"
+	enforcerProgTfFileMprotect         = "tf_file_mprotect"
+	enforcerProgTfFileOpen             = "tf_file_open"
+	enforcerProgTfFileReceive          = "tf_file_receive"
+	enforcerProgTfFileSendSigiotask    = "tf_file_send_sigiotask"
+	enforcerProgTfFsContextParseParam  = "tf_fs_context_parse_param"
+	enforcerProgTfGenericShutdownSuper = "tf_generic_shutdown_super"
+	enforcerProgTfInodeFileSetattr     = "tf_inode_file_setattr"
+	enforcerProgTfInodeRemoveAcl       = "tf_inode_remove_acl"
+	enforcerProgTfInodeRemovexattr     = "tf_inode_removexattr"
+	enforcerProgTfInodeSetAcl          = "tf_inode_set_acl"
+	enforcerProgTfInodeSetattr         = "tf_inode_setattr"
+	enforcerProgTfInodeSetattrOld      = "tf_inode_setattr_old"
+	enforcerProgTfInodeSetxattr        = "tf_inode_setxattr"
+	enforcerProgTfJudge                = "tf_judge"
+	enforcerProgTfKernelModuleRequest  = "tf_kernel_module_request"
+	enforcerProgTfLearn                = "tf_learn"
+	enforcerProgTfMmapFile             = "tf_mmap_file"
+	enforcerProgTfMoveMount            = "tf_move_mount"
+	enforcerProgTfPathChmod            = "tf_path_chmod"
+	enforcerProgTfPathChown            = "tf_path_chown"
+	enforcerProgTfPathChroot           = "tf_path_chroot"
+	enforcerProgTfPathLink             = "tf_path_link"
+	enforcerProgTfPathMkdir            = "tf_path_mkdir"
+	enforcerProgTfPathMknod            = "tf_path_mknod"
+	enforcerProgTfPathNotify           = "tf_path_notify"
+	enforcerProgTfPathRename           = "tf_path_rename"
+	enforcerProgTfPathRmdir            = "tf_path_rmdir"
+	enforcerProgTfPathSymlink          = "tf_path_symlink"
+	enforcerProgTfPathTruncate         = "tf_path_truncate"
+	enforcerProgTfPathUnlink           = "tf_path_unlink"
+	enforcerProgTfPerfEventOpen        = "tf_perf_event_open"
+	enforcerProgTfPerfEventOpenOld     = "tf_perf_event_open_old"
+	enforcerProgTfPtraceAccessCheck    = "tf_ptrace_access_check"
+	enforcerProgTfPtraceTraceme        = "tf_ptrace_traceme"
+	enforcerProgTfSbKernMount          = "tf_sb_kern_mount"
+	enforcerProgTfSbMount              = "tf_sb_mount"
+	enforcerProgTfSbPivotroot          = "tf_sb_pivotroot"
+	enforcerProgTfSbRemount            = "tf_sb_remount"
+	enforcerProgTfSbUmount             = "tf_sb_umount"
+	enforcerProgTfSchedProcessFree     = "tf_sched_process_free"
+	enforcerProgTfTaskAlloc            = "tf_task_alloc"
+	enforcerProgTfTaskKill             = "tf_task_kill"
+	enforcerProgTfTaskSetioprio        = "tf_task_setioprio"
+	enforcerProgTfTaskSetnice          = "tf_task_setnice"
+	enforcerProgTfTaskSetpgid          = "tf_task_setpgid"
+	enforcerProgTfTaskSetrlimit        = "tf_task_setrlimit"
+	enforcerProgTfTaskSetscheduler     = "tf_task_setscheduler"
+	enforcerProgTfUnixMaySend          = "tf_unix_may_send"
+	enforcerProgTfUnixStreamConnect    = "tf_unix_stream_connect"
+	enforcerProgTfUringOverrideCreds   = "tf_uring_override_creds"
+	enforcerProgTfVfsRename            = "tf_vfs_rename"
+	enforcerVarTfState                 = "tf_state"
+	enforcerVarUnusedCode              = "unused_code"
+	enforcerVarUnusedEvent             = "unused_event"
+	enforcerVarUnusedEventFlag         = "unused_event_flag"
+	enforcerVarUnusedHook              = "unused_hook"
+	enforcerVarUnusedJailFlag          = "unused_jail_flag"
+	enforcerVarUnusedJudgeAs           = "unused_judge_as"
+	enforcerVarUnusedJudging           = "unused_judging"
+	enforcerVarUnusedLearn             = "unused_learn"
+	enforcerVarUnusedLimit             = "unused_limit"
+	enforcerVarUnusedMark              = "unused_mark"
+	enforcerVarUnusedOp                = "unused_op"
+	enforcerVarUnusedRight             = "unused_right"
 )
 
 // loadEnforcer returns the embedded CollectionSpec for enforcer.
@@ -485,65 +491,68 @@ type enforcerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type enforcerProgramSpecs struct {
-	TfBpf                 *ebpf.ProgramSpec `ebpf:"tf_bpf"`
-	TfBpfKernelArg        *ebpf.ProgramSpec `ebpf:"tf_bpf_kernel_arg"`
-	TfBprmCheckSecurity   *ebpf.ProgramSpec `ebpf:"tf_bprm_check_security"`
-	TfCapable             *ebpf.ProgramSpec `ebpf:"tf_capable"`
-	TfCgroupMkdir         *ebpf.ProgramSpec `ebpf:"tf_cgroup_mkdir"`
-	TfCgroupRmdir         *ebpf.ProgramSpec `ebpf:"tf_cgroup_rmdir"`
-	TfDevptsPtyKill       *ebpf.ProgramSpec `ebpf:"tf_devpts_pty_kill"`
-	TfFileFcntl           *ebpf.ProgramSpec `ebpf:"tf_file_fcntl"`
-	TfFileIoctl           *ebpf.ProgramSpec `ebpf:"tf_file_ioctl"`
-	TfFileIoctlCompat     *ebpf.ProgramSpec `ebpf:"tf_file_ioctl_compat"`
-	TfFileMprotect        *ebpf.ProgramSpec `ebpf:"tf_file_mprotect"`
-	TfFileOpen            *ebpf.ProgramSpec `ebpf:"tf_file_open"`
-	TfFileReceive         *ebpf.ProgramSpec `ebpf:"tf_file_receive"`
-	TfFileSendSigiotask   *ebpf.ProgramSpec `ebpf:"tf_file_send_sigiotask"`
-	TfFsContextParseParam *ebpf.ProgramSpec `ebpf:"tf_fs_context_parse_param"`
-	TfInodeFileSetattr    *ebpf.ProgramSpec `ebpf:"tf_inode_file_setattr"`
-	TfInodeRemoveAcl      *ebpf.ProgramSpec `ebpf:"tf_inode_remove_acl"`
-	TfInodeRemovexattr    *ebpf.ProgramSpec `ebpf:"tf_inode_removexattr"`
-	TfInodeSetAcl         *ebpf.ProgramSpec `ebpf:"tf_inode_set_acl"`
-	TfInodeSetattr        *ebpf.ProgramSpec `ebpf:"tf_inode_setattr"`
-	TfInodeSetattrOld     *ebpf.ProgramSpec `ebpf:"tf_inode_setattr_old"`
-	TfInodeSetxattr       *ebpf.ProgramSpec `ebpf:"tf_inode_setxattr"`
-	TfJudge               *ebpf.ProgramSpec `ebpf:"tf_judge"`
-	TfKernelModuleRequest *ebpf.ProgramSpec `ebpf:"tf_kernel_module_request"`
-	TfLearn               *ebpf.ProgramSpec `ebpf:"tf_learn"`
-	TfMmapFile            *ebpf.ProgramSpec `ebpf:"tf_mmap_file"`
-	TfMoveMount           *ebpf.ProgramSpec `ebpf:"tf_move_mount"`
-	TfPathChmod           *ebpf.ProgramSpec `ebpf:"tf_path_chmod"`
-	TfPathChown           *ebpf.ProgramSpec `ebpf:"tf_path_chown"`
-	TfPathChroot          *ebpf.ProgramSpec `ebpf:"tf_path_chroot"`
-	TfPathLink            *ebpf.ProgramSpec `ebpf:"tf_path_link"`
-	TfPathMkdir           *ebpf.ProgramSpec `ebpf:"tf_path_mkdir"`
-	TfPathMknod           *ebpf.ProgramSpec `ebpf:"tf_path_mknod"`
-	TfPathNotify          *ebpf.ProgramSpec `ebpf:"tf_path_notify"`
-	TfPathRename          *ebpf.ProgramSpec `ebpf:"tf_path_rename"`
-	TfPathRmdir           *ebpf.ProgramSpec `ebpf:"tf_path_rmdir"`
-	TfPathSymlink         *ebpf.ProgramSpec `ebpf:"tf_path_symlink"`
-	TfPathTruncate        *ebpf.ProgramSpec `ebpf:"tf_path_truncate"`
-	TfPathUnlink          *ebpf.ProgramSpec `ebpf:"tf_path_unlink"`
-	TfPerfEventOpen       *ebpf.ProgramSpec `ebpf:"tf_perf_event_open"`
-	TfPerfEventOpenOld    *ebpf.ProgramSpec `ebpf:"tf_perf_event_open_old"`
-	TfPtraceAccessCheck   *ebpf.ProgramSpec `ebpf:"tf_ptrace_access_check"`
-	TfPtraceTraceme       *ebpf.ProgramSpec `ebpf:"tf_ptrace_traceme"`
-	TfSbKernMount         *ebpf.ProgramSpec `ebpf:"tf_sb_kern_mount"`
-	TfSbMount             *ebpf.ProgramSpec `ebpf:"tf_sb_mount"`
-	TfSbPivotroot         *ebpf.ProgramSpec `ebpf:"tf_sb_pivotroot"`
-	TfSbRemount           *ebpf.ProgramSpec `ebpf:"tf_sb_remount"`
-	TfSbUmount            *ebpf.ProgramSpec `ebpf:"tf_sb_umount"`
-	TfSchedProcessFree    *ebpf.ProgramSpec `ebpf:"tf_sched_process_free"`
-	TfTaskAlloc           *ebpf.ProgramSpec `ebpf:"tf_task_alloc"`
-	TfTaskKill            *ebpf.ProgramSpec `ebpf:"tf_task_kill"`
-	TfTaskSetioprio       *ebpf.ProgramSpec `ebpf:"tf_task_setioprio"`
-	TfTaskSetnice         *ebpf.ProgramSpec `ebpf:"tf_task_setnice"`
-	TfTaskSetpgid         *ebpf.ProgramSpec `ebpf:"tf_task_setpgid"`
-	TfTaskSetrlimit       *ebpf.ProgramSpec `ebpf:"tf_task_setrlimit"`
-	TfTaskSetscheduler    *ebpf.ProgramSpec `ebpf:"tf_task_setscheduler"`
-	TfUnixMaySend         *ebpf.ProgramSpec `ebpf:"tf_unix_may_send"`
-	TfUnixStreamConnect   *ebpf.ProgramSpec `ebpf:"tf_unix_stream_connect"`
-	TfUringOverrideCreds  *ebpf.ProgramSpec `ebpf:"tf_uring_override_creds"`
+	TfBpf                  *ebpf.ProgramSpec `ebpf:"tf_bpf"`
+	TfBpfKernelArg         *ebpf.ProgramSpec `ebpf:"tf_bpf_kernel_arg"`
+	TfBprmCheckSecurity    *ebpf.ProgramSpec `ebpf:"tf_bprm_check_security"`
+	TfCapable              *ebpf.ProgramSpec `ebpf:"tf_capable"`
+	TfCgroupMkdir          *ebpf.ProgramSpec `ebpf:"tf_cgroup_mkdir"`
+	TfCgroupRmdir          *ebpf.ProgramSpec `ebpf:"tf_cgroup_rmdir"`
+	TfD_delete             *ebpf.ProgramSpec `ebpf:"tf_d_delete"`
+	TfDevptsPtyKill        *ebpf.ProgramSpec `ebpf:"tf_devpts_pty_kill"`
+	TfFileFcntl            *ebpf.ProgramSpec `ebpf:"tf_file_fcntl"`
+	TfFileIoctl            *ebpf.ProgramSpec `ebpf:"tf_file_ioctl"`
+	TfFileIoctlCompat      *ebpf.ProgramSpec `ebpf:"tf_file_ioctl_compat"`
+	TfFileMprotect         *ebpf.ProgramSpec `ebpf:"tf_file_mprotect"`
+	TfFileOpen             *ebpf.ProgramSpec `ebpf:"tf_file_open"`
+	TfFileReceive          *ebpf.ProgramSpec `ebpf:"tf_file_receive"`
+	TfFileSendSigiotask    *ebpf.ProgramSpec `ebpf:"tf_file_send_sigiotask"`
+	TfFsContextParseParam  *ebpf.ProgramSpec `ebpf:"tf_fs_context_parse_param"`
+	TfGenericShutdownSuper *ebpf.ProgramSpec `ebpf:"tf_generic_shutdown_super"`
+	TfInodeFileSetattr     *ebpf.ProgramSpec `ebpf:"tf_inode_file_setattr"`
+	TfInodeRemoveAcl       *ebpf.ProgramSpec `ebpf:"tf_inode_remove_acl"`
+	TfInodeRemovexattr     *ebpf.ProgramSpec `ebpf:"tf_inode_removexattr"`
+	TfInodeSetAcl          *ebpf.ProgramSpec `ebpf:"tf_inode_set_acl"`
+	TfInodeSetattr         *ebpf.ProgramSpec `ebpf:"tf_inode_setattr"`
+	TfInodeSetattrOld      *ebpf.ProgramSpec `ebpf:"tf_inode_setattr_old"`
+	TfInodeSetxattr        *ebpf.ProgramSpec `ebpf:"tf_inode_setxattr"`
+	TfJudge                *ebpf.ProgramSpec `ebpf:"tf_judge"`
+	TfKernelModuleRequest  *ebpf.ProgramSpec `ebpf:"tf_kernel_module_request"`
+	TfLearn                *ebpf.ProgramSpec `ebpf:"tf_learn"`
+	TfMmapFile             *ebpf.ProgramSpec `ebpf:"tf_mmap_file"`
+	TfMoveMount            *ebpf.ProgramSpec `ebpf:"tf_move_mount"`
+	TfPathChmod            *ebpf.ProgramSpec `ebpf:"tf_path_chmod"`
+	TfPathChown            *ebpf.ProgramSpec `ebpf:"tf_path_chown"`
+	TfPathChroot           *ebpf.ProgramSpec `ebpf:"tf_path_chroot"`
+	TfPathLink             *ebpf.ProgramSpec `ebpf:"tf_path_link"`
+	TfPathMkdir            *ebpf.ProgramSpec `ebpf:"tf_path_mkdir"`
+	TfPathMknod            *ebpf.ProgramSpec `ebpf:"tf_path_mknod"`
+	TfPathNotify           *ebpf.ProgramSpec `ebpf:"tf_path_notify"`
+	TfPathRename           *ebpf.ProgramSpec `ebpf:"tf_path_rename"`
+	TfPathRmdir            *ebpf.ProgramSpec `ebpf:"tf_path_rmdir"`
+	TfPathSymlink          *ebpf.ProgramSpec `ebpf:"tf_path_symlink"`
+	TfPathTruncate         *ebpf.ProgramSpec `ebpf:"tf_path_truncate"`
+	TfPathUnlink           *ebpf.ProgramSpec `ebpf:"tf_path_unlink"`
+	TfPerfEventOpen        *ebpf.ProgramSpec `ebpf:"tf_perf_event_open"`
+	TfPerfEventOpenOld     *ebpf.ProgramSpec `ebpf:"tf_perf_event_open_old"`
+	TfPtraceAccessCheck    *ebpf.ProgramSpec `ebpf:"tf_ptrace_access_check"`
+	TfPtraceTraceme        *ebpf.ProgramSpec `ebpf:"tf_ptrace_traceme"`
+	TfSbKernMount          *ebpf.ProgramSpec `ebpf:"tf_sb_kern_mount"`
+	TfSbMount              *ebpf.ProgramSpec `ebpf:"tf_sb_mount"`
+	TfSbPivotroot          *ebpf.ProgramSpec `ebpf:"tf_sb_pivotroot"`
+	TfSbRemount            *ebpf.ProgramSpec `ebpf:"tf_sb_remount"`
+	TfSbUmount             *ebpf.ProgramSpec `ebpf:"tf_sb_umount"`
+	TfSchedProcessFree     *ebpf.ProgramSpec `ebpf:"tf_sched_process_free"`
+	TfTaskAlloc            *ebpf.ProgramSpec `ebpf:"tf_task_alloc"`
+	TfTaskKill             *ebpf.ProgramSpec `ebpf:"tf_task_kill"`
+	TfTaskSetioprio        *ebpf.ProgramSpec `ebpf:"tf_task_setioprio"`
+	TfTaskSetnice          *ebpf.ProgramSpec `ebpf:"tf_task_setnice"`
+	TfTaskSetpgid          *ebpf.ProgramSpec `ebpf:"tf_task_setpgid"`
+	TfTaskSetrlimit        *ebpf.ProgramSpec `ebpf:"tf_task_setrlimit"`
+	TfTaskSetscheduler     *ebpf.ProgramSpec `ebpf:"tf_task_setscheduler"`
+	TfUnixMaySend          *ebpf.ProgramSpec `ebpf:"tf_unix_may_send"`
+	TfUnixStreamConnect    *ebpf.ProgramSpec `ebpf:"tf_unix_stream_connect"`
+	TfUringOverrideCreds   *ebpf.ProgramSpec `ebpf:"tf_uring_override_creds"`
+	TfVfsRename            *ebpf.ProgramSpec `ebpf:"tf_vfs_rename"`
 }
 
 // enforcerMapSpecs contains maps before they are loaded into the kernel.
@@ -558,6 +567,7 @@ type enforcerMapSpecs struct {
 	TfJails      *ebpf.MapSpec `ebpf:"tf_jails"`
 	TfMembers    *ebpf.MapSpec `ebpf:"tf_members"`
 	TfNames      *ebpf.MapSpec `ebpf:"tf_names"`
+	TfObjects    *ebpf.MapSpec `ebpf:"tf_objects"`
 	TfProofs     *ebpf.MapSpec `ebpf:"tf_proofs"`
 	TfPtys       *ebpf.MapSpec `ebpf:"tf_ptys"`
 	TfRoots      *ebpf.MapSpec `ebpf:"tf_roots"`
@@ -611,6 +621,7 @@ type enforcerMaps struct {
 	TfJails      *ebpf.Map `ebpf:"tf_jails"`
 	TfMembers    *ebpf.Map `ebpf:"tf_members"`
 	TfNames      *ebpf.Map `ebpf:"tf_names"`
+	TfObjects    *ebpf.Map `ebpf:"tf_objects"`
 	TfProofs     *ebpf.Map `ebpf:"tf_proofs"`
 	TfPtys       *ebpf.Map `ebpf:"tf_ptys"`
 	TfRoots      *ebpf.Map `ebpf:"tf_roots"`
@@ -627,6 +638,7 @@ func (m *enforcerMaps) Close() error {
 		m.TfJails,
 		m.TfMembers,
 		m.TfNames,
+		m.TfObjects,
 		m.TfProofs,
 		m.TfPtys,
 		m.TfRoots,
@@ -657,65 +669,68 @@ type enforcerVariables struct {
 //
 // It can be passed to loadEnforcerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type enforcerPrograms struct {
-	TfBpf                 *ebpf.Program `ebpf:"tf_bpf"`
-	TfBpfKernelArg        *ebpf.Program `ebpf:"tf_bpf_kernel_arg"`
-	TfBprmCheckSecurity   *ebpf.Program `ebpf:"tf_bprm_check_security"`
-	TfCapable             *ebpf.Program `ebpf:"tf_capable"`
-	TfCgroupMkdir         *ebpf.Program `ebpf:"tf_cgroup_mkdir"`
-	TfCgroupRmdir         *ebpf.Program `ebpf:"tf_cgroup_rmdir"`
-	TfDevptsPtyKill       *ebpf.Program `ebpf:"tf_devpts_pty_kill"`
-	TfFileFcntl           *ebpf.Program `ebpf:"tf_file_fcntl"`
-	TfFileIoctl           *ebpf.Program `ebpf:"tf_file_ioctl"`
-	TfFileIoctlCompat     *ebpf.Program `ebpf:"tf_file_ioctl_compat"`
-	TfFileMprotect        *ebpf.Program `ebpf:"tf_file_mprotect"`
-	TfFileOpen            *ebpf.Program `ebpf:"tf_file_open"`
-	TfFileReceive         *ebpf.Program `ebpf:"tf_file_receive"`
-	TfFileSendSigiotask   *ebpf.Program `ebpf:"tf_file_send_sigiotask"`
-	TfFsContextParseParam *ebpf.Program `ebpf:"tf_fs_context_parse_param"`
-	TfInodeFileSetattr    *ebpf.Program `ebpf:"tf_inode_file_setattr"`
-	TfInodeRemoveAcl      *ebpf.Program `ebpf:"tf_inode_remove_acl"`
-	TfInodeRemovexattr    *ebpf.Program `ebpf:"tf_inode_removexattr"`
-	TfInodeSetAcl         *ebpf.Program `ebpf:"tf_inode_set_acl"`
-	TfInodeSetattr        *ebpf.Program `ebpf:"tf_inode_setattr"`
-	TfInodeSetattrOld     *ebpf.Program `ebpf:"tf_inode_setattr_old"`
-	TfInodeSetxattr       *ebpf.Program `ebpf:"tf_inode_setxattr"`
-	TfJudge               *ebpf.Program `ebpf:"tf_judge"`
-	TfKernelModuleRequest *ebpf.Program `ebpf:"tf_kernel_module_request"`
-	TfLearn               *ebpf.Program `ebpf:"tf_learn"`
-	TfMmapFile            *ebpf.Program `ebpf:"tf_mmap_file"`
-	TfMoveMount           *ebpf.Program `ebpf:"tf_move_mount"`
-	TfPathChmod           *ebpf.Program `ebpf:"tf_path_chmod"`
-	TfPathChown           *ebpf.Program `ebpf:"tf_path_chown"`
-	TfPathChroot          *ebpf.Program `ebpf:"tf_path_chroot"`
-	TfPathLink            *ebpf.Program `ebpf:"tf_path_link"`
-	TfPathMkdir           *ebpf.Program `ebpf:"tf_path_mkdir"`
-	TfPathMknod           *ebpf.Program `ebpf:"tf_path_mknod"`
-	TfPathNotify          *ebpf.Program `ebpf:"tf_path_notify"`
-	TfPathRename          *ebpf.Program `ebpf:"tf_path_rename"`
-	TfPathRmdir           *ebpf.Program `ebpf:"tf_path_rmdir"`
-	TfPathSymlink         *ebpf.Program `ebpf:"tf_path_symlink"`
-	TfPathTruncate        *ebpf.Program `ebpf:"tf_path_truncate"`
-	TfPathUnlink          *ebpf.Program `ebpf:"tf_path_unlink"`
-	TfPerfEventOpen       *ebpf.Program `ebpf:"tf_perf_event_open"`
-	TfPerfEventOpenOld    *ebpf.Program `ebpf:"tf_perf_event_open_old"`
-	TfPtraceAccessCheck   *ebpf.Program `ebpf:"tf_ptrace_access_check"`
-	TfPtraceTraceme       *ebpf.Program `ebpf:"tf_ptrace_traceme"`
-	TfSbKernMount         *ebpf.Program `ebpf:"tf_sb_kern_mount"`
-	TfSbMount             *ebpf.Program `ebpf:"tf_sb_mount"`
-	TfSbPivotroot         *ebpf.Program `ebpf:"tf_sb_pivotroot"`
-	TfSbRemount           *ebpf.Program `ebpf:"tf_sb_remount"`
-	TfSbUmount            *ebpf.Program `ebpf:"tf_sb_umount"`
-	TfSchedProcessFree    *ebpf.Program `ebpf:"tf_sched_process_free"`
-	TfTaskAlloc           *ebpf.Program `ebpf:"tf_task_alloc"`
-	TfTaskKill            *ebpf.Program `ebpf:"tf_task_kill"`
-	TfTaskSetioprio       *ebpf.Program `ebpf:"tf_task_setioprio"`
-	TfTaskSetnice         *ebpf.Program `ebpf:"tf_task_setnice"`
-	TfTaskSetpgid         *ebpf.Program `ebpf:"tf_task_setpgid"`
-	TfTaskSetrlimit       *ebpf.Program `ebpf:"tf_task_setrlimit"`
-	TfTaskSetscheduler    *ebpf.Program `ebpf:"tf_task_setscheduler"`
-	TfUnixMaySend         *ebpf.Program `ebpf:"tf_unix_may_send"`
-	TfUnixStreamConnect   *ebpf.Program `ebpf:"tf_unix_stream_connect"`
-	TfUringOverrideCreds  *ebpf.Program `ebpf:"tf_uring_override_creds"`
+	TfBpf                  *ebpf.Program `ebpf:"tf_bpf"`
+	TfBpfKernelArg         *ebpf.Program `ebpf:"tf_bpf_kernel_arg"`
+	TfBprmCheckSecurity    *ebpf.Program `ebpf:"tf_bprm_check_security"`
+	TfCapable              *ebpf.Program `ebpf:"tf_capable"`
+	TfCgroupMkdir          *ebpf.Program `ebpf:"tf_cgroup_mkdir"`
+	TfCgroupRmdir          *ebpf.Program `ebpf:"tf_cgroup_rmdir"`
+	TfD_delete             *ebpf.Program `ebpf:"tf_d_delete"`
+	TfDevptsPtyKill        *ebpf.Program `ebpf:"tf_devpts_pty_kill"`
+	TfFileFcntl            *ebpf.Program `ebpf:"tf_file_fcntl"`
+	TfFileIoctl            *ebpf.Program `ebpf:"tf_file_ioctl"`
+	TfFileIoctlCompat      *ebpf.Program `ebpf:"tf_file_ioctl_compat"`
+	TfFileMprotect         *ebpf.Program `ebpf:"tf_file_mprotect"`
+	TfFileOpen             *ebpf.Program `ebpf:"tf_file_open"`
+	TfFileReceive          *ebpf.Program `ebpf:"tf_file_receive"`
+	TfFileSendSigiotask    *ebpf.Program `ebpf:"tf_file_send_sigiotask"`
+	TfFsContextParseParam  *ebpf.Program `ebpf:"tf_fs_context_parse_param"`
+	TfGenericShutdownSuper *ebpf.Program `ebpf:"tf_generic_shutdown_super"`
+	TfInodeFileSetattr     *ebpf.Program `ebpf:"tf_inode_file_setattr"`
+	TfInodeRemoveAcl       *ebpf.Program `ebpf:"tf_inode_remove_acl"`
+	TfInodeRemovexattr     *ebpf.Program `ebpf:"tf_inode_removexattr"`
+	TfInodeSetAcl          *ebpf.Program `ebpf:"tf_inode_set_acl"`
+	TfInodeSetattr         *ebpf.Program `ebpf:"tf_inode_setattr"`
+	TfInodeSetattrOld      *ebpf.Program `ebpf:"tf_inode_setattr_old"`
+	TfInodeSetxattr        *ebpf.Program `ebpf:"tf_inode_setxattr"`
+	TfJudge                *ebpf.Program `ebpf:"tf_judge"`
+	TfKernelModuleRequest  *ebpf.Program `ebpf:"tf_kernel_module_request"`
+	TfLearn                *ebpf.Program `ebpf:"tf_learn"`
+	TfMmapFile             *ebpf.Program `ebpf:"tf_mmap_file"`
+	TfMoveMount            *ebpf.Program `ebpf:"tf_move_mount"`
+	TfPathChmod            *ebpf.Program `ebpf:"tf_path_chmod"`
+	TfPathChown            *ebpf.Program `ebpf:"tf_path_chown"`
+	TfPathChroot           *ebpf.Program `ebpf:"tf_path_chroot"`
+	TfPathLink             *ebpf.Program `ebpf:"tf_path_link"`
+	TfPathMkdir            *ebpf.Program `ebpf:"tf_path_mkdir"`
+	TfPathMknod            *ebpf.Program `ebpf:"tf_path_mknod"`
+	TfPathNotify           *ebpf.Program `ebpf:"tf_path_notify"`
+	TfPathRename           *ebpf.Program `ebpf:"tf_path_rename"`
+	TfPathRmdir            *ebpf.Program `ebpf:"tf_path_rmdir"`
+	TfPathSymlink          *ebpf.Program `ebpf:"tf_path_symlink"`
+	TfPathTruncate         *ebpf.Program `ebpf:"tf_path_truncate"`
+	TfPathUnlink           *ebpf.Program `ebpf:"tf_path_unlink"`
+	TfPerfEventOpen        *ebpf.Program `ebpf:"tf_perf_event_open"`
+	TfPerfEventOpenOld     *ebpf.Program `ebpf:"tf_perf_event_open_old"`
+	TfPtraceAccessCheck    *ebpf.Program `ebpf:"tf_ptrace_access_check"`
+	TfPtraceTraceme        *ebpf.Program `ebpf:"tf_ptrace_traceme"`
+	TfSbKernMount          *ebpf.Program `ebpf:"tf_sb_kern_mount"`
+	TfSbMount              *ebpf.Program `ebpf:"tf_sb_mount"`
+	TfSbPivotroot          *ebpf.Program `ebpf:"tf_sb_pivotroot"`
+	TfSbRemount            *ebpf.Program `ebpf:"tf_sb_remount"`
+	TfSbUmount             *ebpf.Program `ebpf:"tf_sb_umount"`
+	TfSchedProcessFree     *ebpf.Program `ebpf:"tf_sched_process_free"`
+	TfTaskAlloc            *ebpf.Program `ebpf:"tf_task_alloc"`
+	TfTaskKill             *ebpf.Program `ebpf:"tf_task_kill"`
+	TfTaskSetioprio        *ebpf.Program `ebpf:"tf_task_setioprio"`
+	TfTaskSetnice          *ebpf.Program `ebpf:"tf_task_setnice"`
+	TfTaskSetpgid          *ebpf.Program `ebpf:"tf_task_setpgid"`
+	TfTaskSetrlimit        *ebpf.Program `ebpf:"tf_task_setrlimit"`
+	TfTaskSetscheduler     *ebpf.Program `ebpf:"tf_task_setscheduler"`
+	TfUnixMaySend          *ebpf.Program `ebpf:"tf_unix_may_send"`
+	TfUnixStreamConnect    *ebpf.Program `ebpf:"tf_unix_stream_connect"`
+	TfUringOverrideCreds   *ebpf.Program `ebpf:"tf_uring_override_creds"`
+	TfVfsRename            *ebpf.Program `ebpf:"tf_vfs_rename"`
 }
 
 func (p *enforcerPrograms) Close() error {
@@ -726,6 +741,7 @@ func (p *enforcerPrograms) Close() error {
 		p.TfCapable,
 		p.TfCgroupMkdir,
 		p.TfCgroupRmdir,
+		p.TfD_delete,
 		p.TfDevptsPtyKill,
 		p.TfFileFcntl,
 		p.TfFileIoctl,
@@ -735,6 +751,7 @@ func (p *enforcerPrograms) Close() error {
 		p.TfFileReceive,
 		p.TfFileSendSigiotask,
 		p.TfFsContextParseParam,
+		p.TfGenericShutdownSuper,
 		p.TfInodeFileSetattr,
 		p.TfInodeRemoveAcl,
 		p.TfInodeRemovexattr,
@@ -779,6 +796,7 @@ func (p *enforcerPrograms) Close() error {
 		p.TfUnixMaySend,
 		p.TfUnixStreamConnect,
 		p.TfUringOverrideCreds,
+		p.TfVfsRename,
 	)
 }
 

@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "6accf6f3d0cfe20e12ece79cafc981d4f4c7747730d159dd4ed17ae3c49d2119"
+const objectDigest = "725fede8fef46fc4a8e2ce43ce09534144509daee8d46a1d90bc26050e498fe4"

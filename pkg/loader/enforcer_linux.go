@@ -50,7 +50,7 @@ type Enforcer struct {
 
 	learnProgram, judgeProgram                          *ebpf.Program
 	jails, members, grants, events, canary, runs, proof *ebpf.Map
-	names, ptys, roots, armed, expansions               *ebpf.Map
+	names, objects, ptys, roots, armed, expansions      *ebpf.Map
 	global                                              *ebpf.Map
 
 	jailSlots []enforcerTfJail // mapped: the kernel's own memory
@@ -65,6 +65,7 @@ func (e *Enforcer) maps() map[string]**ebpf.Map {
 		enforcerMapTfMembers:    &e.members,
 		enforcerMapTfGrants:     &e.grants,
 		enforcerMapTfNames:      &e.names,
+		enforcerMapTfObjects:    &e.objects,
 		enforcerMapTfExpansions: &e.expansions,
 		enforcerMapTfEvents:     &e.events,
 		enforcerMapTfCanary:     &e.canary,
@@ -397,7 +398,7 @@ func arguments(kernel *btf.Spec, a attachment) (int, error) {
 	case tracepoint:
 		var typedef *btf.Typedef
 		return 0, kernel.TypeByName("btf_trace_"+a.name, &typedef)
-	case function:
+	case function, functionExit:
 		var fn *btf.Func
 		return 0, kernel.TypeByName(a.name, &fn)
 	}
@@ -421,6 +422,8 @@ func attach(a attachment, program *ebpf.Program) (link.Link, error) {
 		return link.AttachTracing(link.TracingOptions{Program: program, AttachType: ebpf.AttachTraceRawTp})
 	case function:
 		return link.AttachTracing(link.TracingOptions{Program: program, AttachType: ebpf.AttachTraceFEntry})
+	case functionExit:
+		return link.AttachTracing(link.TracingOptions{Program: program, AttachType: ebpf.AttachTraceFExit})
 	default:
 		return link.AttachLSM(link.LSMOptions{Program: program})
 	}

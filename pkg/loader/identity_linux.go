@@ -24,10 +24,11 @@ type Identity struct {
 	Mode       uint32 // as st_mode
 	Rdev       mountmap.KernelDev
 	Magic      uint64 // of the file system, as in statfs(2)
+	Removed    bool   // it has no name any more, and its number may soon be another's
 }
 
-// same reports whether both are one inode.
-func (id Identity) same(other Identity) bool { return id.key(0) == other.key(0) && id.Generation == other.Generation }
+// same reports whether both have one inode's number. Generations do not count: one of the two may be a serial number.
+func (id Identity) same(other Identity) bool { return id.key(0) == other.key(0) }
 
 func (id Identity) key(policy uint32) enforcerTfGrantKey {
 	return enforcerTfGrantKey{Ino: id.Inode, Volume: id.Volume, Dev: uint32(id.Device), Policy: policy}
@@ -79,8 +80,40 @@ func (e *Enforcer) Learn(f *os.File) (Identity, error) {
 	found := answer.Found
 	return Identity{
 		Device: mountmap.KernelDev(found.Dev), Volume: found.Volume, Inode: found.Ino, Generation: found.Generation,
-		Mode: found.Mode, Rdev: mountmap.KernelDev(found.Rdev), Magic: found.Magic,
+		Mode: found.Mode, Rdev: mountmap.KernelDev(found.Rdev), Magic: found.Magic, Removed: answer.Removed != 0,
 	}, nil
+}
+
+// errRemoved: the object has been removed, and nothing would tell it from the next one with its inode number.
+var errRemoved = errors.New("it was removed, and its file system has no inode generations")
+
+// identify is Learn for an object that is to be granted. Where its inode has no generation, as on overlayfs, it gets a
+// serial number instead, which the kernel programs take back when the inode is removed: a grant holds for this inode
+// and not for whoever inherits its number.
+func (e *Enforcer) identify(f *os.File) (Identity, error) {
+	id, err := e.Learn(f)
+	if err != nil || id.Generation != 0 {
+		return id, err
+	}
+	if id.Removed {
+		return Identity{}, errRemoved
+	}
+	next := atomic.AddUint32(&e.state.NextSerial, 1)
+	if err := e.objects.Update(id.key(0), next, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+		return Identity{}, full("remember "+f.Name(), err)
+	}
+	// It may have been removed before its number was remembered. From here on removing it is seen.
+	if again, err := e.Learn(f); err != nil {
+		return Identity{}, err
+	} else if again.Removed {
+		return Identity{}, errRemoved
+	}
+	var serial uint32
+	if err := e.objects.Lookup(id.key(0), &serial); err != nil {
+		return Identity{}, fmt.Errorf("%w (%v)", errRemoved, err)
+	}
+	id.Generation = serial
+	return id, nil
 }
 
 func unobserved(code engine.EnforcementCode, path string, err error) error {

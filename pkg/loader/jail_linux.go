@@ -314,7 +314,13 @@ func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string
 	guard := guard{e: e}
 	defer guard.close()
 	add := func(f *os.File, path string, rights engine.Rights, source engine.Source, expires time.Time) error {
-		id, err := e.Learn(f)
+		id, err := e.identify(f)
+		if errors.Is(err, errRemoved) {
+			if source == engine.SourceStdio {
+				return nil // the command has it open, and no name leads to it
+			}
+			return &fs.PathError{Op: "grant", Path: path, Err: err}
+		}
 		if err != nil {
 			return err
 		}

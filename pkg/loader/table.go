@@ -74,7 +74,8 @@ type kind uint8
 const (
 	lsmHook kind = iota
 	tracepoint
-	function // at its entry
+	function     // at its entry
+	functionExit // when it returns
 )
 
 // attachment is one thing that a program is attached to.
@@ -113,6 +114,9 @@ var attachments = func() []attachment {
 		{name: "devpts_pty_kill", kind: function},
 		{name: "bprm_check_security", kind: lsmHook},
 		{name: "sched_process_free", kind: tracepoint},
+		{name: "d_delete", kind: function},
+		{name: "vfs_rename", kind: functionExit},
+		{name: "generic_shutdown_super", kind: function},
 	} {
 		a.hook, a.programs = -1, map[int]string{0: "tf_" + a.name}
 		list = append(list, a)
