@@ -150,7 +150,7 @@ type Walk struct {
 	// Root is the workspace's root, Parent the directory that holds the
 	// target, Object the target, where the outcome is allowed or conflict. The
 	// object is zero where it does not exist, the parent where the target is
-	// the root or the object was found without looking at its parents.
+	// the root or [Locate] found the object without looking at its parents.
 	Root, Parent, Object ObjectID
 	// Kind is what the target is, if it exists.
 	Kind Kind
@@ -219,7 +219,23 @@ func WalkContainment(workspace WorkspaceIdentity, target string, options Contain
 	var steps []Step
 	w := walker{workspace: workspace, options: options, probes: probes, steps: &steps}
 	w.run(target)
-	walk := Walk{Decision: w.decision, Missing: w.missing, Steps: steps}
+	walk := w.result()
+	walk.Steps = steps
+	return walk
+}
+
+// Locate is [CheckContainment] with the identity of what was found, for somebody
+// who is to open it. It asks a [Sweeper] first too, so there are no steps, and
+// there is a parent only where the target is missing or was walked to.
+func Locate(workspace WorkspaceIdentity, target string, options ContainmentOptions, probes Probes) Walk {
+	w := walker{workspace: workspace, options: options, probes: probes, sweep: true}
+	w.run(target)
+	return w.result()
+}
+
+// result returns what a walk without steps saw.
+func (w *walker) result() Walk {
+	walk := Walk{Decision: w.decision, Missing: w.missing}
 	switch w.decision.Outcome {
 	case Allowed, Conflict:
 		object, parent := w.seen()

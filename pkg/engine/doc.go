@@ -14,6 +14,7 @@
 //	does this path lie safely inside?        CheckContainment  -> ContainmentDecision
 //	  of many paths                          CheckAll
 //	  and what was seen on the way           WalkContainment   -> Walk
+//	  or just which object it is             Locate            -> Walk
 //	what does this policy come to?           Compile           -> AllowedSets
 //	may this be done with this path?         Evaluator.Decide  -> Decision
 //	does a boundary stand that none lifts?   CheckHardBoundary -> BoundaryDecision

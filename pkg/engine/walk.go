@@ -34,6 +34,7 @@ type walker struct {
 	depth     int // how many levels there are
 	shallow   [roomyDepth]level
 	deep      []level // those beyond shallow
+	leapt     bool    // a Sweeper led from the root to the target: nothing is between
 	outside   bool
 	matched   int
 	rootNames []string
@@ -92,7 +93,7 @@ func (w *walker) seen() (object, parent level) {
 	if w.depth > 0 {
 		object = *w.top()
 	}
-	if w.depth > 1 {
+	if w.depth > 1 && !w.leapt {
 		parent = *w.level(w.depth - 2)
 	}
 	return object, parent
@@ -290,6 +291,7 @@ func (w *walker) swept() bool {
 		return false // the walk words the refusal
 	}
 	w.push(on(len(w.full), &e))
+	w.leapt = true
 	return true
 }
 

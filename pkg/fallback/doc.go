@@ -46,7 +46,7 @@
 //
 // # The guard
 //
-// Every operation walks as engine.WalkContainment does, and does nothing unless
+// Every operation walks as engine.CheckContainment does, and does nothing unless
 // that allows it. Then it takes a handle of the root, compares it with the root
 // that the walk saw, goes down the resolved path from there, and compares what it
 // gets with the object that the walk saw. If something differs it walks again, 8

@@ -548,7 +548,7 @@ func (g *Guard) attemptIn(op, target, at string, act func(*engine.Walk, dir) err
 
 // walk walks to at and returns what it saw if that is allowed.
 func (g *Guard) walk(op, target, at string) (*engine.Walk, error) {
-	w := engine.WalkContainment(g.Workspace, at, g.Options, g.probes())
+	w := engine.Locate(g.Workspace, at, g.Options, g.probes())
 	if w.Decision.Outcome != engine.Allowed {
 		return nil, &fs.PathError{Op: op, Path: target, Err: g.refused(w.Decision)}
 	}

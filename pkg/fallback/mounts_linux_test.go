@@ -376,6 +376,14 @@ func agree(g *Guard, target string, batch engine.ContainmentDecision) error {
 	if batch != d {
 		return fmt.Errorf("walked it is %+v, in a batch %+v", d, batch)
 	}
+	walk, found := engine.WalkContainment(g.Workspace, target, g.Options, g.Probes), engine.Locate(g.Workspace, target, g.Options, g.Probes)
+	walk.Steps = nil
+	if found.Parent == (engine.ObjectID{}) && !found.Missing {
+		walk.Parent = engine.ObjectID{}
+	}
+	if walk.Decision != d || diff(walk, found) {
+		return fmt.Errorf("walked it is %+v, located %+v", walk, found)
+	}
 	file, err := g.Open(target)
 	if err == nil {
 		defer file.Close()
@@ -402,6 +410,11 @@ func agree(g *Guard, target string, batch engine.ContainmentDecision) error {
 		return fmt.Errorf("the check says %+v, the open %v", d, err)
 	}
 	return nil
+}
+
+// diff reports whether two walks, without steps, saw different things.
+func diff(a, b engine.Walk) bool {
+	return a.Decision != b.Decision || a.Root != b.Root || a.Parent != b.Parent || a.Object != b.Object || a.Kind != b.Kind || a.Missing != b.Missing
 }
 
 // isAt checks that an open file lies below the root, and where.
