@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # bpf2go's compiler looks for <asm/types.h> here; a name of Debian's multiarch layout.
 export C_INCLUDE_PATH ?= /usr/include/$(shell uname -m)-linux-gnu
 
-.PHONY: help build generate check-generate lint test test-host test-wine test-vm soak fuzz vm-shell demo bench-vm bench-startup clean
+.PHONY: help build generate check-generate lint test test-host test-wine test-vm soak fuzz vm-shell demo bench-vm bench-startup bench-engine clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,12 @@ bench-startup: ## count the instructions that starting a command by run costs (K
 	$(GO) build -o build/bench ./test/bench
 	$(GO) run ./test/vm setup --kernels $(KERNEL)
 	$(GO) run ./test/vm shell --kernel $(KERNEL) --icount --add build/bench:/usr/bin/bench -c 'bench startup'
+
+bench-engine: ## time checks and guarded opens against other libraries, and the engine over JSON-RPC: medians of 10
+	@mkdir -p build
+	$(GO) test -run '^$$' -bench 'Containment|CheckAll' -benchmem -count 10 ./pkg/fallback >build/bench-engine.txt
+	$(GO) test -run '^$$' -bench Engine -benchmem -count 10 ./cmd/thenforce >>build/bench-engine.txt
+	$(GO) tool benchstat build/bench-engine.txt
 
 generate: ## compile bpf/ and regenerate the Go side of its types
 	@scripts/need clang-19 llvm-19 libbpf-dev linux-libc-dev
