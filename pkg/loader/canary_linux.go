@@ -198,7 +198,7 @@ func (e *Enforcer) proveAndReport() engine.EnforcementStatus {
 			status.Add(engine.MapMismatch, "write proof: "+err.Error())
 		}
 	}
-	e.report(&status)
+	e.report(&status, true)
 	status.Settle()
 	return status
 }

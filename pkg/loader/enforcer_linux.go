@@ -53,6 +53,8 @@ type Enforcer struct {
 	names, objects, ptys, roots, armed, expansions      *ebpf.Map
 	global                                              *ebpf.Map
 
+	headers map[uint64]*cachedHeader
+
 	jailSlots []enforcerTfJail // mapped: the kernel's own memory
 	state     *enforcerTfGlobal
 	unmap     []func()
@@ -101,7 +103,7 @@ func Open(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
 	// Most of the time all is there and proven: then nothing is locked, and a process in a jail, which may not touch
 	// the lock, still gets the right answer.
 	if e, err := adopt(opts); err == nil {
-		e.report(&status)
+		e.report(&status, false)
 		if status.Settle(); !onlyUnproven(status) && (e.isThisBuild() || status.Jails > 0) {
 			return e, status, nil
 		}
@@ -136,7 +138,7 @@ func openLocked(opts Options, prove bool) (*Enforcer, engine.EnforcementStatus, 
 	if err != nil {
 		return nil, withLoadError(status, err), nil
 	}
-	e.report(&status)
+	e.report(&status, true)
 	if status.Settle(); onlyUnproven(status) || prove && !hasBlocking(status) {
 		status = e.proveAndReport()
 	}
@@ -177,7 +179,7 @@ func Inspect(opts Options) engine.EnforcementStatus {
 		return withLoadError(status, err)
 	}
 	defer e.Close()
-	e.report(&status)
+	e.report(&status, false)
 	status.Settle()
 	return status
 }
@@ -554,8 +556,8 @@ func removePins(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// report adds what the kernel says about the attached programs now.
-func (e *Enforcer) report(s *engine.EnforcementStatus) {
+// report adds what the kernel says about the attached programs now. locked says that the caller has the lock.
+func (e *Enforcer) report(s *engine.EnforcementStatus, locked bool) {
 	s.Pins = &engine.PinStatus{Path: e.opts.pins(), ABI: ABI}
 	now, lost, skipped := e.attached()
 	s.Hooks = s.Hooks[:0]
@@ -588,6 +590,7 @@ func (e *Enforcer) report(s *engine.EnforcementStatus) {
 	if atomic.LoadUint32(&e.state.Overflow) != 0 {
 		s.Add(engine.MapFull, "the table of jailed cgroups was full once: every check now looks at all ancestors")
 	}
+	e.reportMaps(s, locked)
 	proof, ok := e.validProof(now)
 	if !ok {
 		s.Add(engine.NotProven, "")

@@ -2,7 +2,6 @@ package loader
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -82,6 +81,7 @@ type GrantInfo struct {
 	dev    uint32
 	node   uint16 // on the way to denied names; 0: nothing below is denied
 	denied bool   // by its name: all rights are taken, and grants on the way do not bring them back
+	open   bool   // from JailSpec.Open
 }
 
 // Jail is one live jail.
@@ -93,8 +93,13 @@ type Jail struct {
 	Workspace string
 	Mode      engine.Mode
 	CreatedAt time.Time
-	Grants    []GrantInfo
-	Denied    []string // names, as absolute paths
+	// WorkspaceID is the workspace's id as the engine has it: expansions are bound to it.
+	WorkspaceID string
+	// GrantCount is how many grants there are. Grants and Denied, the denied names as absolute paths, are only read for
+	// a single jail, not for a list of them.
+	GrantCount int
+	Grants     []GrantInfo
+	Denied     []string
 	// Notices are things the operator should know, such as two grants of the same object.
 	Notices []string
 
@@ -104,60 +109,14 @@ type Jail struct {
 	Parent  string // id of the jail around this one, or empty
 	Pending bool   // made with a Root, and no task has had it yet
 
-	slot  int
-	id    uint64
-	owner *owner
-}
-
-// record is a jail as it lies in the state directory.
-type record struct {
-	ID        string        `json:"id"`
-	Name      string        `json:"name,omitempty"`
-	Cgroup    string        `json:"cgroup"`
-	CgroupID  uint64        `json:"cgroupId,string"`
-	Workspace string        `json:"workspace"`
-	CreatedAt time.Time     `json:"createdAt"`
-	Owner     *owner        `json:"owner,omitempty"`
-	Grants    []grantRecord `json:"grants"`
-	Denied    []string      `json:"denied,omitempty"`
-}
-
-// owner is a process; with its start time the number cannot be taken for another one's.
-type owner struct {
-	PID   int    `json:"pid"`
-	Start uint64 `json:"start,string"` // field 22 of proc_pid_stat(5)
-}
-
-func ownerOf(pid int) (*owner, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return nil, err
-	}
-	// The name in field 2 may hold anything, but the last parenthesis ends it.
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	const start = 22 - 3
-	if len(fields) <= start {
-		return nil, fmt.Errorf("read /proc/%d/stat: it is cut short", pid)
-	}
-	at, err := strconv.ParseUint(fields[start], 10, 64)
-	return &owner{PID: pid, Start: at}, err
-}
-
-// isGone reports whether the process has ended. What cannot be found out counts as there.
-func (o *owner) isGone() bool {
-	now, err := ownerOf(o.PID)
-	return errors.Is(err, fs.ErrNotExist) || err == nil && now.Start != o.Start
+	slot int
+	id   uint64
 }
 
 // isEmpty reports whether no process is in a cgroup or below it.
 func isEmpty(cgroup string) bool {
 	text, err := os.ReadFile(filepath.Join(cgroup, "cgroup.events"))
 	return err == nil && strings.Contains("\n"+string(text), "\npopulated 0\n")
-}
-
-type grantRecord struct {
-	GrantInfo
-	Dev uint32 `json:"dev"`
 }
 
 // CreateJail puts a cgroup and all below it into a jail. When it returns every task in it is judged.
@@ -174,16 +133,6 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	if spec.Name != "" && !namePattern.MatchString(spec.Name) {
 		return nil, fmt.Errorf("name %q: use 1 to 63 of a-z 0-9 . _ -", spec.Name)
 	}
-	if err := refuseFolding(spec.Sets); err != nil {
-		return nil, err
-	}
-	denied, err := newDenyTree(spec.Sets.Deny)
-	if err != nil {
-		return nil, err
-	}
-	if spec.Sets.NoSymlinks {
-		return nil, errors.New("no symlinks: this build cannot enforce it in the kernel")
-	}
 	if inside, err := e.insideJail(); err != nil {
 		return nil, fmt.Errorf("ask for own jail: %w", err)
 	} else if inside {
@@ -199,11 +148,8 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	if err := e.checkFree(spec, cgroupID); err != nil {
 		return nil, err
 	}
-	grants, notices, err := e.learnAll(spec)
+	p, err := e.prepare(spec)
 	if err != nil {
-		return nil, err
-	}
-	if err := denied.place(grants); err != nil {
 		return nil, err
 	}
 	root, err := e.learnRoot(spec.Root)
@@ -226,36 +172,31 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	atomic.StoreUint32(&e.jailSlots[slot].Parent, uint32(outer+1))
 	j := &Jail{
 		ID: formatID(id), Name: spec.Name, Cgroup: spec.CgroupPath, CgroupID: cgroupID,
-		Workspace: spec.Sets.Workspace.CanonicalRoot, Mode: spec.Sets.Mode, CreatedAt: time.Now().UTC(),
-		Grants: grants, Denied: spec.Sets.Deny, Pending: root != nil,
-		Notices: append(slices.Clone(spec.Sets.Notices), notices...), slot: slot, id: id,
+		Workspace: spec.Sets.Workspace.CanonicalRoot, WorkspaceID: spec.Sets.Workspace.WorkspaceID, Mode: spec.Sets.Mode,
+		CreatedAt: time.Now().UTC(), GrantCount: len(p.grants), Grants: p.grants, Denied: p.denied, Pending: root != nil,
+		Notices: p.notices, slot: slot, id: id,
 	}
 	defer func() {
 		if err != nil {
 			e.dropLocked(j)
 		}
 	}()
+	h := &header{
+		ID: j.ID, Name: j.Name, Cgroup: j.Cgroup, CgroupID: j.CgroupID, CreatedAt: j.CreatedAt, Contained: root != nil,
+		Workspace: j.Workspace, WorkspaceID: j.WorkspaceID, Grants: len(p.grants), Digest: p.digest,
+	}
 	if spec.Owned {
-		if j.owner, err = ownerOf(os.Getpid()); err != nil {
+		if h.Owner, err = ownerOf(os.Getpid()); err != nil {
 			return nil, err
 		}
 	}
-	if err := e.writeRecord(j); err != nil {
+	if err := errors.Join(writeJSON(e.policyPath(j.ID), recordOf(policy, p)), e.writeHeader(h)); err != nil {
 		return nil, err
 	}
-	if err := e.writeGrants(policy, grants); err != nil {
+	if err := e.install(policy, p); err != nil {
 		return nil, err
 	}
-	if err := e.writeNames(policy, denied); err != nil {
-		return nil, err
-	}
-	flags := uint32(enforcerTfJailFlagTF_JAIL_LIVE) | spec.flags
-	if spec.Sets.Mode == engine.Monitor {
-		flags |= uint32(enforcerTfJailFlagTF_JAIL_MONITOR)
-	}
-	if spec.Sets.FollowMounts {
-		flags |= uint32(enforcerTfJailFlagTF_JAIL_FOLLOW_MOUNTS)
-	}
+	flags := uint32(enforcerTfJailFlagTF_JAIL_LIVE) | spec.flags | p.flags
 	if root != nil {
 		flags |= uint32(enforcerTfJailFlagTF_JAIL_PENDING)
 		atomic.StoreUint32(&e.state.Arming, 1)
@@ -263,9 +204,7 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 			return nil, full("write root", err)
 		}
 	}
-	if len(spec.Sets.Objects) > 0 {
-		atomic.StoreUint32(&e.jailSlots[slot].Rights, uint32(spec.Sets.Objects[0].Rights))
-	}
+	atomic.StoreUint32(&e.jailSlots[slot].Rights, uint32(p.rights))
 	atomic.StoreUint32(&e.jailSlots[slot].Flags, flags)
 	if err := e.enter(spec.Cgroup, enforcerTfMember{Jail: id, Slot: uint32(slot)}, outerID); err != nil {
 		return nil, err
@@ -275,18 +214,14 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 
 // checkFree refuses a name or a cgroup that a live jail has.
 func (e *Enforcer) checkFree(spec JailSpec, cgroupID uint64) error {
-	jails, err := e.list()
-	if err != nil {
-		return err
-	}
-	for _, j := range jails {
-		if spec.Name != "" && j.Name == spec.Name {
-			return fmt.Errorf("name %q: %w (%s)", spec.Name, ErrInUse, j.ID)
-		}
-	}
-	for _, j := range jails {
-		if j.CgroupID == cgroupID {
-			return fmt.Errorf("cgroup %s: %w (%s); delete that jail first", spec.CgroupPath, ErrInUse, j.ID)
+	for _, slot := range e.liveSlots() {
+		h, err := e.header(e.jailSlots[slot].Id)
+		switch {
+		case err != nil: // what it holds cannot be told, and the status says so
+		case spec.Name != "" && h.Name == spec.Name:
+			return fmt.Errorf("name %q: %w (%s)", spec.Name, ErrInUse, h.ID)
+		case h.CgroupID == cgroupID:
+			return fmt.Errorf("cgroup %s: %w (%s); delete that jail first", spec.CgroupPath, ErrInUse, h.ID)
 		}
 	}
 	return nil
@@ -365,8 +300,12 @@ func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string
 		}
 	}
 	for _, object := range spec.Open {
+		own := len(grants)
 		if err := add(object.File, object.Path, object.Rights, object.Source, time.Time{}); err != nil {
 			return nil, nil, err
+		}
+		if len(grants) > own {
+			grants[own].open = true
 		}
 	}
 	err = e.denyObjects(spec.Root, spec.Sets.Deny, func(path string, id Identity) {
@@ -528,30 +467,6 @@ func (e *Enforcer) reserve() (slot int, id uint64, policy uint32, err error) {
 	return slot, id, policy, nil
 }
 
-// writeGrants fills a policy that no jail uses yet, and reads it back.
-func (e *Enforcer) writeGrants(policy uint32, grants []GrantInfo) error {
-	for _, g := range grants {
-		rights, err := engine.ParseRights(g.Rights)
-		if err != nil {
-			return bug(err.Error())
-		}
-		key := g.key(policy)
-		value := enforcerTfGrant{Generation: g.Generation, Rights: uint16(rights), Node: g.node, Expires: bootInstant(g.Expires)}
-		if g.denied {
-			value.Rights = uint16(enforcerTfMarkTF_DENIED)
-		}
-		if err := e.grants.Update(key, value, ebpf.UpdateNoExist); err != nil {
-			return full(fmt.Sprintf("write grant %s", g.Path), err)
-		}
-		var back enforcerTfGrant
-		if err := e.grants.Lookup(key, &back); err != nil || back != value {
-			return &engine.UnverifiedError{Reasons: []engine.EnforcementReason{
-				engine.NewReason(engine.MapMismatch, fmt.Sprintf("grant %s reads back as %+v (%v)", g.Path, back, err))}}
-		}
-	}
-	return nil
-}
-
 func full(what string, err error) error {
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOSPC) {
 		return &engine.UnverifiedError{Reasons: []engine.EnforcementReason{
@@ -561,7 +476,7 @@ func full(what string, err error) error {
 }
 
 // bootInstant turns an instant into the clock that the kernel compares with: later changes of the wall clock do not
-// move it. An instant that has passed stays one that has passed.
+// move it. An instant that has passed stays one that has passed; 1 is TF_GONE.
 func bootInstant(at *time.Time) uint64 {
 	if at == nil {
 		return 0
@@ -569,9 +484,9 @@ func bootInstant(at *time.Time) uint64 {
 	left := time.Until(*at)
 	now := bootTime()
 	if left < 0 || now == 0 {
-		return 1
+		return expiresGone + 1
 	}
-	return now + uint64(left)
+	return min(now+uint64(left), never)
 }
 
 // enter makes a cgroup and all below it members. A cgroup is entered before its children are listed: a child made
@@ -681,11 +596,29 @@ func (e *Enforcer) Jails() ([]*Jail, error) {
 
 // FindJail takes an id, a unique prefix of one, or a name.
 func (e *Enforcer) FindJail(ref string) (*Jail, error) {
-	jails, err := e.Jails()
+	unlock, err := lock(e.opts)
 	if err != nil {
 		return nil, err
 	}
-	return find(jails, ref)
+	defer unlock()
+	e.collectLocked()
+	return e.find(ref)
+}
+
+// find finds one live jail and reads its policy.
+func (e *Enforcer) find(ref string) (*Jail, error) {
+	jails, err := e.list()
+	if err != nil {
+		return nil, err
+	}
+	j, err := find(jails, ref)
+	if err != nil {
+		return nil, err
+	}
+	if r, err := e.readPolicy(j.ID); err == nil {
+		j.Grants, j.Denied = r.grants(), r.Denied
+	}
+	return j, nil
 }
 
 func find(jails []*Jail, ref string) (*Jail, error) {
@@ -715,11 +648,7 @@ func (e *Enforcer) DeleteJail(ref string) error {
 		return err
 	}
 	defer unlock()
-	jails, err := e.list()
-	if err != nil {
-		return err
-	}
-	j, err := find(jails, ref)
+	j, err := e.find(ref)
 	if err != nil {
 		return err
 	}
@@ -765,10 +694,18 @@ func (e *Enforcer) liveSlots() []int {
 
 func (e *Enforcer) list() ([]*Jail, error) {
 	jails := []*Jail{}
-	for _, slot := range e.liveSlots() {
+	live := e.liveSlots()
+	if len(live) == 0 {
+		return jails, nil
+	}
+	members, err := e.memberIDs()
+	if err != nil {
+		return nil, err
+	}
+	for _, slot := range live {
 		s := &e.jailSlots[slot]
 		j := &Jail{slot: slot, id: s.Id, ID: formatID(s.Id)}
-		if s.Flags&uint32(enforcerTfJailFlagTF_JAIL_MONITOR) != 0 {
+		if isMonitored(s.Flags) {
 			j.Mode = engine.Monitor
 		}
 		if s.Parent != 0 {
@@ -780,15 +717,11 @@ func (e *Enforcer) list() ([]*Jail, error) {
 			j.Pending = e.roots.Lookup(uint32(slot), &root) == nil && root.Armed == 0
 		}
 		// The kernel's table is the truth; without a record only the description is missing.
-		if r, err := e.readRecord(j.ID); err == nil {
-			j.Name, j.Cgroup, j.CgroupID, j.Workspace, j.CreatedAt = r.Name, r.Cgroup, r.CgroupID, r.Workspace, r.CreatedAt
-			j.Denied = r.Denied
-			for _, g := range r.Grants {
-				g.GrantInfo.dev = g.Dev
-				j.Grants = append(j.Grants, g.GrantInfo)
-			}
-			var member enforcerTfMember
-			j.Gone = errors.Is(e.members.Lookup(r.CgroupID, &member), ebpf.ErrKeyNotExist)
+		if h, err := e.freshHeader(s.Id); err == nil {
+			j.Name, j.Cgroup, j.CgroupID, j.CreatedAt = h.Name, h.Cgroup, h.CgroupID, h.CreatedAt
+			j.Workspace, j.WorkspaceID, j.GrantCount = h.Workspace, h.WorkspaceID, h.Grants
+			_, member := members[h.CgroupID]
+			j.Gone = !member && !h.cgroupIsThere()
 		}
 		jails = append(jails, j)
 	}
@@ -796,40 +729,63 @@ func (e *Enforcer) list() ([]*Jail, error) {
 	return jails, nil
 }
 
-// collectLocked takes back what dead processes left: slots that never went live, jails whose cgroup is gone, canaries
-// (one that is alive holds the lock), and owned jails whose owner is gone and whose cgroup is empty.
+// memberIDs gives the jail of every member.
+func (e *Enforcer) memberIDs() (map[uint64]uint64, error) {
+	ids := map[uint64]uint64{}
+	err := each(e.members, func(cgroup uint64, m enforcerTfMember) { ids[cgroup] = m.Jail })
+	return ids, err
+}
+
+// cgroupIsThere reports whether the jail's own cgroup, and no later one of its name, still exists.
+func (h *header) cgroupIsThere() bool {
+	dir, err := os.OpenFile(h.Cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	id, err := CgroupID(dir)
+	return err == nil && id == h.CgroupID
+}
+
+// collectLocked takes back what dead processes left: slots that never went live, policies that were half replaced, jails
+// whose cgroup is gone, canaries (one that is alive holds the lock), and owned jails whose owner is gone and whose cgroup
+// is empty.
 func (e *Enforcer) collectLocked() {
+	e.resumeReplacing()
+	var members map[uint64]uint64
 	for i := range e.jailSlots {
 		s := &e.jailSlots[i]
 		if s.Id == 0 {
 			continue
 		}
+		if members == nil {
+			var err error
+			if members, err = e.memberIDs(); err != nil {
+				return
+			}
+		}
 		live := s.Flags&uint32(enforcerTfJailFlagTF_JAIL_LIVE) != 0
-		r, err := e.readRecord(formatID(s.Id))
+		h, err := e.header(s.Id)
 		if err != nil {
 			if !live {
 				e.dropLocked(&Jail{slot: i, id: s.Id})
 			}
 			continue
 		}
-		var member enforcerTfMember
-		gone := errors.Is(e.members.Lookup(r.CgroupID, &member), ebpf.ErrKeyNotExist)
+		_, member := members[h.CgroupID]
+		gone := !member && !h.cgroupIsThere()
 		canary := s.Flags&uint32(enforcerTfJailFlagTF_JAIL_CANARY) != 0
-		abandoned := r.Owner != nil && r.Owner.isGone() && isEmpty(r.Cgroup)
+		abandoned := h.Owner != nil && h.Owner.isGone() && isEmpty(h.Cgroup)
 		if live && !gone && !canary && !abandoned {
 			continue
 		}
-		var grants []GrantInfo
-		for _, g := range r.Grants {
-			g.GrantInfo.dev = g.Dev
-			grants = append(grants, g.GrantInfo)
-		}
-		e.dropLocked(&Jail{slot: i, id: s.Id, Grants: grants, Denied: r.Denied})
+		cgroup := h.Cgroup
+		e.dropLocked(&Jail{slot: i, id: s.Id})
 		switch {
 		case canary:
-			endCanaries(r.Cgroup)
+			endCanaries(cgroup)
 		case abandoned:
-			removeTree(r.Cgroup)
+			removeTree(cgroup)
 		}
 	}
 }
@@ -852,7 +808,7 @@ func removeTree(cgroup string) {
 }
 
 // dropLocked removes a jail: first its members, so that nobody is judged by half a policy, then the slot, last the
-// grants.
+// policy. Its record goes after that: it says what there is to erase.
 func (e *Enforcer) dropLocked(j *Jail) error {
 	var errs []error
 	if err := e.release(j.slot, j.id); err != nil {
@@ -861,59 +817,18 @@ func (e *Enforcer) dropLocked(j *Jail) error {
 	s := &e.jailSlots[j.slot]
 	policy := s.Policy
 	atomic.StoreUint32(&s.Flags, 0)
-	for _, g := range j.Grants {
-		if err := e.grants.Delete(g.key(policy)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			errs = append(errs, fmt.Errorf("delete grant %s: %w", g.Path, err))
+	if j.Grants == nil {
+		if r, err := e.readPolicy(formatID(j.id)); err == nil {
+			j.Grants, j.Denied = r.grants(), r.Denied
 		}
 	}
-	if err := e.eraseNames(policy, j.Denied); err != nil {
-		errs = append(errs, err)
-	}
-	if err := os.Remove(e.recordPath(formatID(j.id))); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		errs = append(errs, err)
-	}
+	errs = append(errs, e.erase(policy, j.Grants, j.Denied), e.removeRecord(j.id))
 	atomic.StoreUint64(&s.Id, 0)
 	return errors.Join(errs...)
 }
 
 func (g GrantInfo) key(policy uint32) enforcerTfGrantKey {
 	return enforcerTfGrantKey{Ino: g.Inode, Volume: g.Volume, Dev: g.dev, Policy: policy}
-}
-
-func (e *Enforcer) recordPath(id string) string {
-	return filepath.Join(e.opts.StateDir, "jails", id+".json")
-}
-
-func (e *Enforcer) writeRecord(j *Jail) error {
-	r := record{ID: j.ID, Name: j.Name, Cgroup: j.Cgroup, CgroupID: j.CgroupID, Workspace: j.Workspace, CreatedAt: j.CreatedAt, Owner: j.owner, Denied: j.Denied}
-	for _, g := range j.Grants {
-		r.Grants = append(r.Grants, grantRecord{GrantInfo: g, Dev: g.dev})
-	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return bug(err.Error())
-	}
-	path := e.recordPath(j.ID)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	// Written aside and renamed: a reader finds all of it or nothing.
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
-}
-
-func (e *Enforcer) readRecord(id string) (record, error) {
-	var r record
-	text, err := os.ReadFile(e.recordPath(id))
-	if err != nil {
-		return r, err
-	}
-	if err := json.Unmarshal(text, &r); err != nil {
-		return r, &fs.PathError{Op: "read", Path: e.recordPath(id), Err: err}
-	}
-	return r, nil
 }
 
 // formatID is 12 hex digits.

@@ -110,20 +110,12 @@ func (e *Enforcer) release(slot int, id uint64) error {
 
 // membersOf lists the cgroups of a jail, without those of jails inside it.
 func (e *Enforcer) membersOf(id uint64) ([]uint64, error) {
-	var (
-		cgroup uint64
-		member enforcerTfMember
-		all    []uint64
-	)
-	iter := e.members.Iterate()
-	for iter.Next(&cgroup, &member) {
+	var all []uint64
+	// Cgroups come and go meanwhile. What this round misses the next one finds.
+	err := each(e.members, func(cgroup uint64, member enforcerTfMember) {
 		if member.Jail == id {
 			all = append(all, cgroup)
 		}
-	}
-	// Cgroups come and go meanwhile. What this round misses the next one finds.
-	if err := iter.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return nil, fmt.Errorf("list jailed cgroups: %w", err)
-	}
-	return all, nil
+	})
+	return all, err
 }
