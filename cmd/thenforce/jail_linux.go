@@ -30,8 +30,11 @@ type jailJSON struct {
 
 func describe(j *loader.Jail) jailJSON {
 	state := "armed"
-	if j.Gone {
+	switch {
+	case j.Gone:
 		state = "gone"
+	case j.Pending:
+		state = "pending"
 	}
 	return jailJSON{
 		ID: j.ID, Name: j.Name, Cgroup: j.Cgroup, CgroupID: strconv.FormatUint(j.CgroupID, 10), Workspace: j.Workspace,

@@ -31,6 +31,7 @@ var profiles = []profile{
 	{name: "default", prefix: "Test"},
 	// bpf is on Debian's built-in list; lsm= replaces the list.
 	{name: "nolsm", prefix: profilePrefix + "NoLSM", cmdline: "lsm=lockdown,capability,yama,apparmor"},
+	{name: "full-nolsm", prefix: profilePrefix + "ContainersNoLSM", cmdline: "lsm=lockdown,capability,yama,apparmor", full: true},
 	{name: "lockdown", prefix: profilePrefix + "Lockdown", cmdline: "lockdown=confidentiality"},
 	{name: "full", prefix: profilePrefix + "Full", full: true},
 	{name: "two", prefix: profilePrefix + "Two", cpus: 2},
