@@ -239,12 +239,27 @@ func within(path, root string) bool {
 }
 
 func (r *run) makeGroup(limits cgroup.Limits) error {
-	id := make([]byte, 6)
-	rand.Read(id)
-	group, err := cgroup.Create(filepath.Join(r.status.Cgroup.Mount, "thenforce"), hex.EncodeToString(id), limits)
+	random := make([]byte, 6)
+	rand.Read(random)
+	id := hex.EncodeToString(random)
+	if cgroup.HostHasSystemd() {
+		ctx, cancel := context.WithTimeout(context.Background(), systemdTime)
+		defer cancel()
+		group, err := cgroup.CreateInScope(ctx, r.status.Cgroup.Mount, id, limits)
+		var limit *cgroup.LimitError
+		if err == nil || errors.As(err, &limit) {
+			r.group = group
+			return err
+		}
+		logrus.Warnf("%v; the command's cgroup is made without systemd", err)
+	}
+	group, err := cgroup.Create(filepath.Join(r.status.Cgroup.Mount, "thenforce"), id, limits)
 	r.group = group
 	return err
 }
+
+// systemdTime is how long systemd may take to make a scope. It is done in milliseconds, unless it is stuck.
+const systemdTime = 10 * time.Second
 
 // privateTmp: the preset gives a command a /tmp of its own, unless the policy says something about /tmp itself.
 func (r *run) privateTmp() bool {
