@@ -22,7 +22,7 @@ func (a *app) policyCommand() *cobra.Command {
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.policyValidateCommand(), a.policyShowCommand(), a.policySchemaCommand())
+	cmd.AddCommand(a.policyValidateCommand(), a.policyShowCommand(), a.policySchemaCommand(), a.policySuggestCommand())
 	return cmd
 }
 
