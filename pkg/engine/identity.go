@@ -140,8 +140,16 @@ func WorkspaceID(canonicalRoot string, policy CasePolicy) string {
 // path.
 func Bind(root string, probes Probes) WorkspaceIdentity {
 	w := bindObject(root, probes)
-	if w.BindingStatus == Bound && !w.entry.directory() {
+	if w.BindingStatus != Bound {
+		return w
+	}
+	if !w.entry.directory() {
 		return block(w, &fs.PathError{Op: "bind", Path: w.CanonicalRoot, Err: ErrNotDirectory}, "root is not a directory")
+	}
+	if accesser, ok := probes.(Accesser); ok {
+		if err := accesser.Access(w.CanonicalRoot); err != nil {
+			return block(w, err, blockedReason(err))
+		}
 	}
 	return w
 }

@@ -131,6 +131,22 @@ func TestBindUnknownIdentity(t *testing.T) {
 	expect(t, w, "f", followNone, numberless{linux(t, "")}, engine.EnforcementUnverified, engine.CodeInspectFailed, "")
 }
 
+// TestBindUnreadable binds a directory that may be looked at and not into.
+func TestBindUnreadable(t *testing.T) {
+	w := engine.Bind("/srv/repo", unreadable{linux(t, "")})
+	if w.BindingStatus != engine.Blocked || !strings.Contains(w.BlockedReason, "inaccessible") || !errors.Is(w.Err(), fs.ErrPermission) {
+		t.Errorf("an unreadable root: %+v", w)
+	}
+	expect(t, w, "f", followNone, unreadable{linux(t, "")}, engine.Denied, engine.CodeBindingBlocked, "")
+}
+
+// unreadable is a probe of a user who may read nothing.
+type unreadable struct{ *memfs.FS }
+
+func (u unreadable) Access(path string) error {
+	return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission}
+}
+
 // numberless is a probe of a file system without inode numbers.
 type numberless struct{ *memfs.FS }
 

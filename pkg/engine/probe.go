@@ -71,6 +71,14 @@ type CaseFolder interface {
 	FoldsCase(path string) (bool, error)
 }
 
+// An Accesser is a Probes that can tell whether a directory may be read without
+// reading it.
+type Accesser interface {
+	// Access returns nil if the names in the directory at path may be read.
+	// A link at path is an error.
+	Access(path string) error
+}
+
 // A LongNamer is a Probes of a system with 8.3 names.
 type LongNamer interface {
 	// LongPath returns path with every component that is a short alias

@@ -20,6 +20,7 @@ type Probes struct{}
 var (
 	_ engine.Probes     = (*Probes)(nil)
 	_ engine.CaseFolder = (*Probes)(nil)
+	_ engine.Accesser   = (*Probes)(nil)
 )
 
 // NewProbes returns the probes of this system. It never errors on macOS.
@@ -84,9 +85,23 @@ func entry(st *unix.Stat_t) engine.Entry {
 // ReadLink implements [engine.Probes].
 func (p *Probes) ReadLink(path string) (string, error) { return os.Readlink(path) }
 
+// openDir opens a directory to read it. A link at path is not followed.
+func openDir(path string) (*os.File, error) {
+	return os.OpenFile(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+}
+
+// Access implements [engine.Accesser].
+func (p *Probes) Access(path string) error {
+	dir, err := openDir(path)
+	if err != nil {
+		return err
+	}
+	return dir.Close()
+}
+
 // ReadDir implements [engine.Probes]. A link at path is not followed.
 func (p *Probes) ReadDir(path string) ([]string, error) {
-	dir, err := os.OpenFile(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	dir, err := openDir(path)
 	if err != nil {
 		return nil, err
 	}

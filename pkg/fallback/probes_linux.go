@@ -36,6 +36,7 @@ type Probes struct {
 var (
 	_ engine.Probes     = (*Probes)(nil)
 	_ engine.CaseFolder = (*Probes)(nil)
+	_ engine.Accesser   = (*Probes)(nil)
 )
 
 // identity is what statx(2) must return for an object to be known.
@@ -199,11 +200,29 @@ func linkOn(e engine.Entry, magic int64) engine.Entry {
 // ReadLink implements [engine.Probes].
 func (p *Probes) ReadLink(path string) (string, error) { return os.Readlink(path) }
 
-// ReadDir implements [engine.Probes]. A link at path is not followed.
-func (p *Probes) ReadDir(path string) ([]string, error) {
+// openDir opens a directory to read it. A link at path is not followed.
+func openDir(path string) (int, error) {
 	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// Access implements [engine.Accesser].
+func (p *Probes) Access(path string) error {
+	fd, err := openDir(path)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// ReadDir implements [engine.Probes]. A link at path is not followed.
+func (p *Probes) ReadDir(path string) ([]string, error) {
+	fd, err := openDir(path)
+	if err != nil {
+		return nil, err
 	}
 	dir := os.NewFile(uintptr(fd), path)
 	defer dir.Close()
@@ -217,9 +236,9 @@ const casefold = 0x40000000
 // directory, and vfat and exfat, which always fold. The error is that of opening
 // the directory, which needs the permission to read it.
 func (p *Probes) FoldsCase(path string) (bool, error) {
-	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	fd, err := openDir(path)
 	if err != nil {
-		return false, &fs.PathError{Op: "open", Path: path, Err: err}
+		return false, err
 	}
 	defer unix.Close(fd)
 	var st unix.Statfs_t

@@ -24,6 +24,7 @@ type Probes struct{}
 var (
 	_ engine.Probes    = (*Probes)(nil)
 	_ engine.LongNamer = (*Probes)(nil)
+	_ engine.Accesser  = (*Probes)(nil)
 )
 
 // NewProbes returns the probes of this system. It never errors on Windows.
@@ -215,6 +216,15 @@ func targetByHandle(handle windows.Handle) (string, error) {
 		return "", err
 	}
 	return reparseTarget(buffer[:n])
+}
+
+// Access implements [engine.Accesser].
+func (p *Probes) Access(path string) error {
+	handle, err := openObject(path, windows.FILE_LIST_DIRECTORY)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return windows.CloseHandle(handle)
 }
 
 // ReadDir implements [engine.Probes]. A link at path is an error.
