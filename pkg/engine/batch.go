@@ -65,6 +65,23 @@ func (b *batch) LongPath(path string) (string, error) {
 	return path, nil
 }
 
+// Generation implements [Generationer]. It remembers what it was asked for, which
+// is the root.
+func (b *batch) Generation(path string) (uint64, bool, error) {
+	if e, ok := b.dirs[path]; ok && e.HasGeneration {
+		return e.Generation, true, nil
+	}
+	var e Entry
+	if err := identify(b.Probes, path, &e); err != nil {
+		return 0, false, err
+	}
+	if seen, ok := b.dirs[path]; ok {
+		seen.Generation, seen.HasGeneration = e.Generation, e.HasGeneration
+		b.dirs[path] = seen
+	}
+	return e.Generation, e.HasGeneration, nil
+}
+
 // unchanged reports whether everything that was remembered is still so. A new
 // change time of a directory does not matter: names in it were not remembered,
 // and the directories among them are looked at themselves.
@@ -75,6 +92,9 @@ func (b *batch) unchanged() bool {
 	}
 	for path, e := range b.dirs {
 		now, err := b.Probes.Inspect(path)
+		if err == nil && e.HasGeneration {
+			err = identify(b.Probes, path, &now)
+		}
 		if err != nil || now.Kind != e.Kind || now.ID() != e.ID() || now.MountRoot != e.MountRoot {
 			return false
 		}

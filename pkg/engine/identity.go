@@ -168,12 +168,19 @@ func bindObject(root string, probes Probes) WorkspaceIdentity {
 	w.CanonicalRoot = path
 
 	r := resolver{probes: probes, math: w.math(), unique: w.Platform.CasePolicy == CaseInsensitive}
-	canonical, entry, err := r.realpath(path)
+	read := func() (string, Entry, error) {
+		canonical, entry, err := r.realpath(path)
+		if err == nil {
+			err = identify(probes, canonical, &entry)
+		}
+		return canonical, entry, err
+	}
+	canonical, entry, err := read()
 	if err != nil {
 		return block(w, err, blockedReason(err))
 	}
 	// Read twice: a root that is being exchanged has no identity to record.
-	again, second, err := r.realpath(path)
+	again, second, err := read()
 	if err != nil || again != canonical || second.Kind != entry.Kind || second.ID() != entry.ID() {
 		return block(w, &fs.PathError{Op: "bind", Path: path, Err: ErrAmbiguous}, "root is ambiguous: it changed while it was read")
 	}

@@ -71,6 +71,26 @@ type CaseFolder interface {
 	FoldsCase(path string) (bool, error)
 }
 
+// A Generationer is a Probes whose Inspect leaves the generation of an object out,
+// because it takes another look. The engine asks for it where an inode number may
+// have been given to another object meanwhile: for roots, and in snapshots.
+type Generationer interface {
+	// Generation returns the generation of the object at path, and false where
+	// the file system has none, or none that is known.
+	Generation(path string) (uint64, bool, error)
+}
+
+// identify adds the generation to an entry that was found at path.
+func identify(probes Probes, path string, e *Entry) error {
+	g, ok := probes.(Generationer)
+	if !ok || e.HasGeneration {
+		return nil
+	}
+	var err error
+	e.Generation, e.HasGeneration, err = g.Generation(path)
+	return err
+}
+
 // An Accesser is a Probes that can tell whether a directory may be read without
 // reading it.
 type Accesser interface {

@@ -58,12 +58,26 @@ func Snapshot(workspace WorkspaceIdentity, target string, options ContainmentOpt
 		s.ResourceIdentity = &w.decision.ResolvedPath
 		s.ResourceIdentityBytes = pathBytes(w.decision.ResolvedPath)
 		object, parent := w.seen()
-		s.Live = &LiveIdentity{Object: object.id, Parent: parent.id, Missing: w.missing}
+		s.Live = &LiveIdentity{
+			Object:  w.withGeneration(object.id, w.decision.ResolvedPath),
+			Parent:  w.withGeneration(parent.id, w.math.parent(w.decision.ResolvedPath)),
+			Missing: w.missing,
+		}
 		if object.changed != 0 {
 			s.Live.ChangeTime = time.Unix(0, object.changed).UTC()
 		}
 	}
 	return s, w.decision
+}
+
+// withGeneration adds the generation to what was seen at path. Where it cannot be
+// had it stays unknown, which is another identity than a known one.
+func (w *walker) withGeneration(id ObjectID, path string) ObjectID {
+	e := Entry{HasGeneration: id.HasGeneration || !id.Known(), Generation: id.Generation}
+	if err := identify(w.probes, path, &e); err == nil && id.Known() {
+		id.Generation, id.HasGeneration = e.Generation, e.HasGeneration
+	}
+	return id
 }
 
 // Revalidate says whether a decision based on original has gone stale. Any

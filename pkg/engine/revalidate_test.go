@@ -4,6 +4,7 @@ package engine_test
 
 import (
 	"encoding/json"
+	"io/fs"
 	"testing"
 	"time"
 
@@ -64,6 +65,85 @@ func TestRevalidateLive(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestGenerationOnDemand has a probe that tells a generation only when it is asked.
+func TestGenerationOnDemand(t *testing.T) {
+	fsys := linux(t, "dir /srv/repo/d")
+	p := &generations{FS: fsys, of: map[string]uint64{"/srv/repo": 1, "/srv/repo/d": 2, "/srv/repo/f": 3}}
+	w := bind(t, "/srv/repo", p)
+	check := func(outcome engine.Outcome, code engine.Code) {
+		t.Helper()
+		for name, d := range map[string]engine.ContainmentDecision{
+			"check":  engine.CheckContainment(w, "f", followNone, p),
+			"walk":   engine.WalkContainment(w, "f", followNone, p).Decision,
+			"locate": engine.Locate(w, "f", followNone, p).Decision,
+			"batch":  engine.CheckAll(w, []string{"f"}, followNone, p)[0],
+		} {
+			if d.Outcome != outcome || d.Code != code {
+				t.Errorf("%s: %+v, want %s, %s", name, d, outcome, code)
+			}
+		}
+	}
+	check(engine.Allowed, engine.CodeWithin)
+	snapshot := func(target string) engine.BoundarySnapshot {
+		s, _ := engine.Snapshot(w, target, followNone, true, p)
+		return s
+	}
+	file, missing := snapshot("f"), snapshot("d/new")
+	if live := file.Live; live.Object.Generation != 3 || live.Parent.Generation != 1 || !live.Object.HasGeneration {
+		t.Errorf("the snapshot of a file has %+v", live)
+	}
+	if live := missing.Live; live.Parent.Generation != 2 || live.Object.HasGeneration || !live.Missing {
+		t.Errorf("the snapshot of a file to be made has %+v", live)
+	}
+
+	// The same numbers, another object.
+	p.of["/srv/repo/f"] = 4
+	if got := engine.Revalidate(file, snapshot("f")); got.Reason != engine.ResourceIdentityChanged {
+		t.Errorf("of a file made anew: %+v", got)
+	}
+	p.of["/srv/repo/d"] = 4
+	if got := engine.Revalidate(missing, snapshot("d/new")); got.Reason != engine.ResourceIdentityChanged {
+		t.Errorf("of a directory made anew: %+v", got)
+	}
+	p.of["/srv/repo"] = 4
+	check(engine.Conflict, engine.CodeRootChanged)
+	p.of["/srv/repo"] = 1
+	check(engine.Allowed, engine.CodeWithin)
+	p.err = memfs.Errno("EIO")
+	check(engine.EnforcementUnverified, engine.CodeInspectFailed)
+	p.err = fs.ErrNotExist // gone between the two looks
+	check(engine.Conflict, engine.CodeRootChanged)
+	if w := engine.Bind("/srv/repo", p); w.BindingStatus != engine.Blocked {
+		t.Errorf("bound without the generation: %+v", w)
+	}
+
+	// In the end of a batch it is another root.
+	p.err = nil
+	p.later = p.looks + 2
+	if d := engine.CheckAll(w, []string{"f", "f", "f"}, followNone, p); d[0].Code != engine.CodeRootChanged {
+		t.Errorf("replaced during a batch: %+v", d)
+	}
+}
+
+// generations is a probe that has generations by path. From the look number later
+// on it has another for the root.
+type generations struct {
+	*memfs.FS
+	of    map[string]uint64
+	err   error
+	looks int
+	later int
+}
+
+func (g *generations) Generation(path string) (uint64, bool, error) {
+	g.looks++
+	if g.later > 0 && g.looks >= g.later {
+		g.of["/srv/repo"] = 99
+	}
+	n, ok := g.of[path]
+	return n, ok, g.err
 }
 
 func TestRevalidateText(t *testing.T) {

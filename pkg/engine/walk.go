@@ -219,6 +219,9 @@ func (w *walker) at() string { return w.slice(w.top().end) }
 func (w *walker) enter() bool {
 	path := w.rootPath()
 	e, err := w.inspect(path)
+	if err == nil && w.workspace.entry.HasGeneration {
+		err = identify(w.probes, path, &e)
+	}
 	if err == nil {
 		*w.level(0) = on(w.level(0).end, &e)
 	}

@@ -36,7 +36,15 @@ func (p *Probes) openRoot(path string) (dir, error) {
 	if p.viaRoot {
 		return p.openOSRoot(path)
 	}
-	return opened(p.openHandle(path))
+	d, err := p.openHandle(path)
+	if err != nil {
+		return nil, err
+	}
+	if d.id.Generation, d.id.HasGeneration, err = generation(d.fd, "", unix.AT_EMPTY_PATH); err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
 }
 
 // opened makes an interface of a handle, and nil of none.

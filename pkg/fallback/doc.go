@@ -34,7 +34,9 @@
 //     again after an unmount (5.8); before that there are device numbers only.
 //     The mount table is kept as long as poll(2) on it reports no change. A path
 //     without links and mounts is not walked at all but swept: one openat2(2)
-//     with RESOLVE_NO_SYMLINKS, five system calls for a check of any depth.
+//     with RESOLVE_NO_SYMLINKS, six system calls for a check of any depth. The
+//     root has a generation too, from name_to_handle_at(2), since its inode number
+//     may be given to the next directory; overlayfs has none.
 //   - macOS: lstat(2), and statfs(2) for a directory, which tells whether that is
 //     a mount point.
 //   - Windows: a handle on the object itself, whatever reparse point that is,

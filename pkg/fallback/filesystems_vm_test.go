@@ -90,6 +90,9 @@ func TestRealFileSystems(t *testing.T) {
 	for i, fsys := range []struct{ name, dir string }{{"tmpfs", os.TempDir()}, {"ext4", base}, {"overlayfs", overlay}} {
 		t.Run(fsys.name, func(t *testing.T) {
 			t.Setenv("TMPDIR", fsys.dir) // where they make what they need
+			if fsys.name != "overlayfs" {
+				checkGeneration(t, newProbes(t), fsys.dir)
+			}
 			t.Run("properties", func(t *testing.T) { properties(t, seen) })
 			t.Run("race", func(t *testing.T) { races(t, followings[i]) })
 		})
@@ -171,6 +174,7 @@ func TestProfileFullFileSystems(t *testing.T) {
 					}
 				}
 			})
+			checkGeneration(t, newProbes(t), root)
 			test.prepare(t, newProbes(t), root)
 		})
 	}

@@ -95,6 +95,12 @@ func TestRoots(t *testing.T) {
 				must(t, os.Rename(filepath.Join(dir, "ws"), filepath.Join(dir, "old")))
 				tree(t, dir, "file ws/f content")
 			}},
+		{name: "removed and made again afterwards", outcome: engine.Conflict, code: engine.CodeRootChanged, err: ErrConflict,
+			after: func(t *testing.T, dir string) {
+				// The new one often gets the inode number of the old one.
+				must(t, os.RemoveAll(filepath.Join(dir, "ws")))
+				tree(t, dir, "file ws/f content")
+			}},
 		{name: "replaced by a file afterwards", outcome: engine.Conflict, code: engine.CodeRootChanged, err: ErrConflict,
 			after: func(t *testing.T, dir string) {
 				must(t, os.Rename(filepath.Join(dir, "ws"), filepath.Join(dir, "old")))

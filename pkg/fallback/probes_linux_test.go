@@ -3,6 +3,7 @@
 package fallback
 
 import (
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"net"
@@ -251,6 +252,85 @@ func TestUnreadable(t *testing.T) {
 			}
 		})
 	})
+}
+
+func TestGenerationIn(t *testing.T) {
+	handle := func(words ...uint32) (bytes []byte) {
+		for _, w := range words {
+			bytes = binary.NativeEndian.AppendUint32(bytes, w)
+		}
+		return bytes
+	}
+	for _, test := range []struct {
+		name   string
+		kind   int32
+		handle []byte
+		want   uint64
+		known  bool
+	}{
+		{"ext4", 0x01, handle(11, 7), 7, true},
+		{"tmpfs", 0x01, handle(7, 11, 0), 7, true},
+		{"xfs with large inode numbers", 0x81, handle(11, 1, 7), 7, true},
+		{"btrfs", 0x4d, handle(11, 0, 256, 0, 7), 7, true},
+		{"a generation with the highest bit", 0x01, handle(11, 1<<31), 1 << 31, true},
+		{"with a parent", 0x02, handle(11, 7, 12, 8), 0, false},
+		{"overlayfs", 0xf8, handle(1, 2, 3), 0, false},
+		{"cut short", 0x01, handle(11), 0, false},
+		{"empty", 0x01, nil, 0, false},
+	} {
+		if got, known := generationIn(test.kind, test.handle); got != test.want || known != test.known {
+			t.Errorf("%s: %d, %v; want %d, %v", test.name, got, known, test.want, test.known)
+		}
+	}
+}
+
+// checkGeneration compares the generation of a directory with what the file
+// system says itself, and with that of the next one by the name.
+func checkGeneration(t *testing.T, p *Probes, dir string) {
+	t.Helper()
+	path := filepath.Join(dir, "generation")
+	seen := make(map[uint64]bool)
+	for range 8 {
+		must(t, os.Mkdir(path, 0o755))
+		got, ok, err := p.Generation(path)
+		if err != nil || !ok {
+			t.Fatalf("the generation is %d, %v, %v", got, ok, err)
+		}
+		fd, err := openDir(path)
+		must(t, err)
+		const getVersion = 0x80087601 // FS_IOC_GETVERSION of linux/fs.h, not in x/sys
+		want, err := unix.IoctlGetUint32(fd, getVersion)
+		unix.Close(fd)
+		if err == nil && got != uint64(want) {
+			t.Errorf("the generation is %d, the file system says %d", got, want)
+		} else if err != nil && !errors.Is(err, unix.ENOTTY) && !errors.Is(err, unix.EOPNOTSUPP) {
+			t.Error(err)
+		}
+		seen[got] = true
+		must(t, os.Remove(path))
+	}
+	if len(seen) < 2 {
+		t.Errorf("8 directories, one after the other, have the generations %v", seen)
+	}
+	if _, _, err := p.Generation(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of what is not there: %v", err)
+	}
+	if _, ok, err := p.Generation("/proc"); ok || err != nil {
+		t.Errorf("of procfs: %v, %v", ok, err)
+	}
+}
+
+func TestGeneration(t *testing.T) {
+	p := newProbes(t)
+	checkGeneration(t, p, realTempDir(t))
+	// Links are not followed.
+	dir := realTempDir(t)
+	tree(t, dir, "file f content\nlink l -> f")
+	f, _, err := p.Generation(filepath.Join(dir, "f"))
+	must(t, err)
+	if l, ok, err := p.Generation(filepath.Join(dir, "l")); !ok || err != nil || l == f {
+		t.Errorf("a link has the generation %d, %v, %v; what it leads to %d", l, ok, err, f)
+	}
 }
 
 // TestSpecial opens what is neither file nor directory, and does not wait.

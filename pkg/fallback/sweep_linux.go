@@ -86,11 +86,20 @@ func (g *Guard) newBatch() *batch {
 		return nil
 	}
 	root := g.Workspace.CanonicalRoot
-	e, err := g.Probes.Inspect(root)
+	e, err := g.Probes.identify(root)
 	if err != nil {
 		return nil
 	}
 	return &batch{Probes: g.Probes, path: root, root: e, table: table, dirs: make(map[string]*handleDir)}
+}
+
+// identify inspects a root with its generation.
+func (p *Probes) identify(path string) (engine.Entry, error) {
+	e, err := p.Inspect(path)
+	if err == nil {
+		e.Generation, e.HasGeneration, err = p.Generation(path)
+	}
+	return e, err
 }
 
 func (b *batch) close() {
@@ -158,7 +167,7 @@ func (b *batch) holds() bool {
 	if table, err := b.Probes.Mounts(); err != nil || table != b.table {
 		return false
 	}
-	if e, err := b.Probes.Inspect(b.path); err != nil || !e.ID().Same(b.root.ID()) {
+	if e, err := b.Probes.identify(b.path); err != nil || !e.ID().Same(b.root.ID()) {
 		return false
 	}
 	for path, d := range b.dirs {
