@@ -50,6 +50,7 @@ enum tf_mark {
 	TF_DENIED = 128, /* the object has a denied name. It lies with no rights in a grant of its own */
 	TF_EXPANDED = 256, /* tf_expansions has the object */
 	TF_ADDS_ONLY = 512, /* the policy does not grant the object: there are only its expansions, and the walk goes on */
+	TF_HOSTS_OWN = 1024, /* a preset\'s: its symbolic links are the host\'s, and may be followed in any jail */
 };
 
 #define TF_GONE 1 /* in tf_grant.expires: the file system is unmounted, and its device number may be another's */
@@ -124,7 +125,8 @@ enum tf_hook {
 	TF_HOOK_SB_KERN_MOUNT = 46,
 	TF_HOOK_FS_CONTEXT_PARSE_PARAM = 47,
 	TF_HOOK_TASK_SETPGID = 48,
-	TF_HOOKS = 49,
+	TF_HOOK_INODE_FOLLOW_LINK = 49,
+	TF_HOOKS = 50,
 };
 
 /* What was tried, in the words of the engine's ops where it has one. */
@@ -147,7 +149,8 @@ enum tf_op_id {
 	TF_OP_PRIORITY = 15,
 	TF_OP_CGROUP = 16,
 	TF_OP_KERNEL = 17,
-	TF_OPS = 18,
+	TF_OP_FOLLOW = 18,
+	TF_OPS = 19,
 };
 
 enum tf_jail_flag {
@@ -156,6 +159,7 @@ enum tf_jail_flag {
 	TF_JAIL_CANARY = 4,  /* a verification is running: verdicts are counted in tf_canary */
 	TF_JAIL_FOLLOW_MOUNTS = 8, /* what is mounted below a grant belongs to it */
 	TF_JAIL_PENDING = 16, /* a container's: its tasks are judged from their own exec on, see arming.h */
+	TF_JAIL_NO_SYMLINKS = 32, /* links of the jail\'s own trees are not followed, see inode_follow_link */
 };
 
 enum tf_event_flag {

@@ -32,6 +32,8 @@
  *   file_ioctl_compat    TIOCLINUX, FIOSETOWN
  *  file_fcntl            F_SETOWN to others; leases without w                       EPERM
  *  path_notify           inotify and fanotify: read the object; one at a time       EACCES
+ * links.h
+ *  inode_follow_link     links of the own trees, in jails that follow none         EACCES
  * world.h
  *  sb_mount, sb_remount, sb_umount, sb_pivotroot, move_mount, path_chroot,          EPERM
  *   sb_kern_mount, fs_context_parse_param: no mounts, attached or not
@@ -98,6 +100,7 @@ const enum tf_judge_as *unused_judge_as __attribute__((unused));
 #include "open.h"
 #include "names.h"
 #include "objects.h"
+#include "links.h"
 #include "world.h"
 #include "cgroups.h"
 #include "death.h"

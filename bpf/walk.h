@@ -216,6 +216,13 @@ static __always_inline bool is_plainly_allowed(const struct tf_jail *jail, struc
 	return !walk(jail, dentry, mnt, &w) && (w.rights & need) == need;
 }
 
+/* The result of a long walk in one number, for a function that is checked by itself can only return such. */
+#define FOUND_CODE(found) ((found) & 0xff)
+#define FOUND_RIGHTS(found) ((found) >> 8 & 0xff)
+#define FOUND_FIRST 0x10000 /* the object itself is the grant */
+#define FOUND_ABOVE_DENIED 0x20000 /* a denied name lies below: the object stays where it is */
+#define FOUND_HOSTS_OWN 0x40000 /* the grant is a preset's */
+
 /*
  * The same by numbers instead of typed pointers, and on across mounts. Slower, and for everything that the short way
  * does not allow: it finds the reason as well.
@@ -231,7 +238,7 @@ struct long_walk {
 		__u32 names;	/* passed from the object up to the grant */
 		__u64 last;	/* the dentry that the last of them belongs to */
 		__u32 crossed;	/* a mount was left behind */
-		__u32 first;	/* the object itself is the grant */
+		__u32 marks;	/* FOUND_FIRST, FOUND_HOSTS_OWN */
 		__u32 own;	/* the way passed a file system that jails rest on */
 		__u32 added;	/* rights that expansions met so far add */
 	} found;
@@ -278,6 +285,7 @@ static __always_inline void look_at(struct long_walk *w, struct dentry *at)
 	w->found.code = check_grant(grant, generation);
 	w->found.rights = rights_with(grant->rights, w->found.added);
 	w->found.node = grant->node;
+	w->found.marks = grant->rights & TF_HOSTS_OWN ? FOUND_HOSTS_OWN : 0;
 }
 
 static long long_walk_step(__u32 step, struct long_walk *w)
@@ -287,7 +295,8 @@ static long long_walk_step(__u32 step, struct long_walk *w)
 
 	look_at(w, at);
 	if (w->found.code != TF_NO_GRANT) {
-		w->found.first = step == 0;
+		if (!step)
+			w->found.marks |= FOUND_FIRST;
 		return 1;
 	}
 	w->found.code = TF_NO_DATA;
@@ -317,12 +326,6 @@ static long long_walk_step(__u32 step, struct long_walk *w)
 	w->at = (__u64)next;
 	return 0;
 }
-
-/* The result of a long walk in one number, for a function that is checked by itself can only return such. */
-#define FOUND_CODE(found) ((found) & 0xff)
-#define FOUND_RIGHTS(found) ((found) >> 8 & 0xff)
-#define FOUND_FIRST 0x10000
-#define FOUND_ABOVE_DENIED 0x20000 /* a denied name lies below: the object stays where it is */
 
 /*
  * What tf_find is asked, and what tf_judge_names has to know of its answer. In memory, because there a typed pointer
@@ -365,7 +368,6 @@ static __always_inline bool walk_long(const struct question *q, struct long_walk
 __noinline __u64 tf_find(struct question *q)
 {
 	struct long_walk w;
-	__u64 found;
 
 	if (!q || !walk_long(q, &w))
 		return TF_NO_DATA;
@@ -376,10 +378,7 @@ __noinline __u64 tf_find(struct question *q)
 	q->node = w.found.code ? 0 : w.found.node;
 	if (w.found.own)
 		w.found.rights &= TF_READ;
-	found = w.found.code | (__u64)w.found.rights << 8;
-	if (w.found.first)
-		found |= FOUND_FIRST;
-	return found;
+	return w.found.code | (__u64)w.found.rights << 8 | w.found.marks;
 }
 
 #define TF_HASH_SEED 0xcbf29ce484222325ULL

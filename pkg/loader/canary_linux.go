@@ -56,6 +56,7 @@ var canaries = []canary{
 	{hook: "path_mknod", deny: "mknod %OUT/new", errno: eacces, allow: "mknod %IN/new", intact: absent("new")},
 	{hook: "path_mkdir", deny: "mkdir %OUT/newdir", errno: eacces, allow: "mkdir %IN/newdir", intact: absent("newdir")},
 	{hook: "path_symlink", deny: "symlink %OUT/link", errno: eacces, allow: "symlink %IN/link", intact: absent("link")},
+	{hook: "inode_follow_link", deny: "open %IN/link", errno: eacces, allow: "path /proc/self"},
 	{hook: "path_unlink", deny: "unlink %OUT/file", errno: eacces, allow: "unlink %IN/victim", intact: unchanged},
 	{hook: "path_rmdir", deny: "rmdir %OUT/dir", errno: eacces, allow: "rmdir %IN/dir", intact: present("dir")},
 	{hook: "path_link", deny: "link %IN/file %OUT/hard", errno: eacces, allow: "link %IN/file %IN/hard", intact: absent("hard")},
@@ -234,7 +235,8 @@ func (e *Enforcer) proveHere(base, cgroups string) (err error) {
 	jail, err := e.createJail(JailSpec{
 		Cgroup: s.cgroup, CgroupPath: s.path, Open: open, flags: uint32(enforcerTfJailFlagTF_JAIL_CANARY),
 		Sets: engine.AllowedSets{
-			Workspace: engine.WorkspaceIdentity{CanonicalRoot: s.in},
+			Workspace:  engine.WorkspaceIdentity{CanonicalRoot: s.in},
+			NoSymlinks: true, // asked only where the hook is attached
 			Objects: []engine.Object{
 				{Path: s.in, Rights: engine.AllRights, Source: engine.SourceWorkspace},
 				{Path: s.ro, Rights: engine.Read, Source: engine.SourcePolicy},

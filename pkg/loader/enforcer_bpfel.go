@@ -168,7 +168,8 @@ const (
 	enforcerTfHookTF_HOOK_SB_KERN_MOUNT          enforcerTfHook = 46
 	enforcerTfHookTF_HOOK_FS_CONTEXT_PARSE_PARAM enforcerTfHook = 47
 	enforcerTfHookTF_HOOK_TASK_SETPGID           enforcerTfHook = 48
-	enforcerTfHookTF_HOOKS                       enforcerTfHook = 49
+	enforcerTfHookTF_HOOK_INODE_FOLLOW_LINK      enforcerTfHook = 49
+	enforcerTfHookTF_HOOKS                       enforcerTfHook = 50
 )
 
 type enforcerTfIdentity struct {
@@ -201,6 +202,7 @@ const (
 	enforcerTfJailFlagTF_JAIL_CANARY        enforcerTfJailFlag = 4
 	enforcerTfJailFlagTF_JAIL_FOLLOW_MOUNTS enforcerTfJailFlag = 8
 	enforcerTfJailFlagTF_JAIL_PENDING       enforcerTfJailFlag = 16
+	enforcerTfJailFlagTF_JAIL_NO_SYMLINKS   enforcerTfJailFlag = 32
 )
 
 type enforcerTfJudgeAs uint32
@@ -264,6 +266,7 @@ const (
 	enforcerTfMarkTF_DENIED    enforcerTfMark = 128
 	enforcerTfMarkTF_EXPANDED  enforcerTfMark = 256
 	enforcerTfMarkTF_ADDS_ONLY enforcerTfMark = 512
+	enforcerTfMarkTF_HOSTS_OWN enforcerTfMark = 1024
 )
 
 type enforcerTfMember struct {
@@ -307,7 +310,8 @@ const (
 	enforcerTfOpIdTF_OP_PRIORITY   enforcerTfOpId = 15
 	enforcerTfOpIdTF_OP_CGROUP     enforcerTfOpId = 16
 	enforcerTfOpIdTF_OP_KERNEL     enforcerTfOpId = 17
-	enforcerTfOpIdTF_OPS           enforcerTfOpId = 18
+	enforcerTfOpIdTF_OP_FOLLOW     enforcerTfOpId = 18
+	enforcerTfOpIdTF_OPS           enforcerTfOpId = 19
 )
 
 type enforcerTfProof struct {
@@ -390,6 +394,7 @@ const (
 	enforcerProgTfFsContextParseParam  = "tf_fs_context_parse_param"
 	enforcerProgTfGenericShutdownSuper = "tf_generic_shutdown_super"
 	enforcerProgTfInodeFileSetattr     = "tf_inode_file_setattr"
+	enforcerProgTfInodeFollowLink      = "tf_inode_follow_link"
 	enforcerProgTfInodeRemoveAcl       = "tf_inode_remove_acl"
 	enforcerProgTfInodeRemovexattr     = "tf_inode_removexattr"
 	enforcerProgTfInodeSetAcl          = "tf_inode_set_acl"
@@ -509,6 +514,7 @@ type enforcerProgramSpecs struct {
 	TfFsContextParseParam  *ebpf.ProgramSpec `ebpf:"tf_fs_context_parse_param"`
 	TfGenericShutdownSuper *ebpf.ProgramSpec `ebpf:"tf_generic_shutdown_super"`
 	TfInodeFileSetattr     *ebpf.ProgramSpec `ebpf:"tf_inode_file_setattr"`
+	TfInodeFollowLink      *ebpf.ProgramSpec `ebpf:"tf_inode_follow_link"`
 	TfInodeRemoveAcl       *ebpf.ProgramSpec `ebpf:"tf_inode_remove_acl"`
 	TfInodeRemovexattr     *ebpf.ProgramSpec `ebpf:"tf_inode_removexattr"`
 	TfInodeSetAcl          *ebpf.ProgramSpec `ebpf:"tf_inode_set_acl"`
@@ -687,6 +693,7 @@ type enforcerPrograms struct {
 	TfFsContextParseParam  *ebpf.Program `ebpf:"tf_fs_context_parse_param"`
 	TfGenericShutdownSuper *ebpf.Program `ebpf:"tf_generic_shutdown_super"`
 	TfInodeFileSetattr     *ebpf.Program `ebpf:"tf_inode_file_setattr"`
+	TfInodeFollowLink      *ebpf.Program `ebpf:"tf_inode_follow_link"`
 	TfInodeRemoveAcl       *ebpf.Program `ebpf:"tf_inode_remove_acl"`
 	TfInodeRemovexattr     *ebpf.Program `ebpf:"tf_inode_removexattr"`
 	TfInodeSetAcl          *ebpf.Program `ebpf:"tf_inode_set_acl"`
@@ -753,6 +760,7 @@ func (p *enforcerPrograms) Close() error {
 		p.TfFsContextParseParam,
 		p.TfGenericShutdownSuper,
 		p.TfInodeFileSetattr,
+		p.TfInodeFollowLink,
 		p.TfInodeRemoveAcl,
 		p.TfInodeRemovexattr,
 		p.TfInodeSetAcl,

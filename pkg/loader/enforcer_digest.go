@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "725fede8fef46fc4a8e2ce43ce09534144509daee8d46a1d90bc26050e498fe4"
+const objectDigest = "0cd96352c35207b67e84e6fa49e850dac5b9117836902d3b1b3c9c4021637688"

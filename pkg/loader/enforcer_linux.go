@@ -48,7 +48,7 @@ func (o Options) staging() string { return o.pins() + "-new" }
 type Enforcer struct {
 	opts Options
 
-	learnProgram, judgeProgram                          *ebpf.Program
+	learnProgram, judgeProgram, followProgram           *ebpf.Program
 	jails, members, grants, events, canary, runs, proof *ebpf.Map
 	names, objects, ptys, roots, armed, expansions      *ebpf.Map
 	global                                              *ebpf.Map
@@ -82,7 +82,10 @@ func (e *Enforcer) maps() map[string]**ebpf.Map {
 
 // runnable gives the place of every program that is not attached but run by this package.
 func (e *Enforcer) runnable() map[string]**ebpf.Program {
-	return map[string]**ebpf.Program{enforcerProgTfLearn: &e.learnProgram, enforcerProgTfJudge: &e.judgeProgram}
+	return map[string]**ebpf.Program{
+		enforcerProgTfLearn: &e.learnProgram, enforcerProgTfJudge: &e.judgeProgram,
+		enforcerProgTfInodeFollowLink: &e.followProgram,
+	}
 }
 
 const (
@@ -375,6 +378,9 @@ func choosePrograms() ([]string, error) {
 	}
 	chosen := make([]string, len(attachments))
 	for i, a := range attachments {
+		if a.onDemand {
+			continue
+		}
 		args, err := arguments(kernel, a)
 		if err != nil {
 			if a.newer && errors.Is(err, btf.ErrNotFound) {
@@ -615,7 +621,7 @@ func (e *Enforcer) attached() (entries []enforcerTfProofEntry, lost, skipped []s
 	for i, a := range attachments {
 		if !e.expected(i) {
 			// Pins of an older build, kept because jails are live, may lack a hook that this one requires.
-			if !a.newer {
+			if a.onDemand && e.wantsFollowLink() || !a.onDemand && !a.newer {
 				lost = append(lost, a.name+" (it was never attached)")
 			}
 			continue

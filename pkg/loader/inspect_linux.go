@@ -30,7 +30,7 @@ func look() engine.EnforcementStatus {
 		Hooks:   []engine.HookStatus{},
 	}
 	for _, a := range attachments {
-		s.Hooks = append(s.Hooks, engine.HookStatus{Name: a.name, Required: !a.newer})
+		s.Hooks = append(s.Hooks, engine.HookStatus{Name: a.name, Required: !a.newer && !a.onDemand})
 	}
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err == nil {

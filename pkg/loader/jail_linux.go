@@ -126,7 +126,16 @@ func (e *Enforcer) CreateJail(spec JailSpec) (*Jail, error) {
 		return nil, err
 	}
 	defer unlock()
-	return e.createJail(spec)
+	if spec.Sets.NoSymlinks {
+		if err := e.attachFollowLink(); err != nil {
+			return nil, fmt.Errorf("symlinks: refuse: %w", err)
+		}
+	}
+	j, err := e.createJail(spec)
+	if err != nil && spec.Sets.NoSymlinks && !e.wantsFollowLink() {
+		err = errors.Join(err, e.detachFollowLink())
+	}
+	return j, err
 }
 
 func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
@@ -816,6 +825,7 @@ func (e *Enforcer) dropLocked(j *Jail) error {
 	}
 	s := &e.jailSlots[j.slot]
 	policy := s.Policy
+	isCanary := s.Flags&uint32(enforcerTfJailFlagTF_JAIL_CANARY) != 0
 	atomic.StoreUint32(&s.Flags, 0)
 	if j.Grants == nil {
 		if r, err := e.readPolicy(formatID(j.id)); err == nil {
@@ -824,6 +834,9 @@ func (e *Enforcer) dropLocked(j *Jail) error {
 	}
 	errs = append(errs, e.erase(policy, j.Grants, j.Denied), e.removeRecord(j.id))
 	atomic.StoreUint64(&s.Id, 0)
+	if e.expected(followLinkIndex()) && !e.wantsFollowLink() && !isCanary {
+		errs = append(errs, e.detachFollowLink())
+	}
 	return errors.Join(errs...)
 }
 

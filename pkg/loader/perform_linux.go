@@ -50,6 +50,7 @@ func canaryMain() {
 // operations are the words a canary's child knows. Each is one operation, made by the plainest system call.
 var operations = map[string]func(args []string) error{
 	"ready":     func([]string) error { return nil },
+	"path":      func(a []string) error { return withFile(a[0], unix.O_PATH, func(int) error { return nil }) },
 	"open":      func(a []string) error { return withFile(a[0], unix.O_RDONLY, func(int) error { return nil }) },
 	"fork":      func([]string) error { return fork() },
 	"elsewhere": func(a []string) error { return elsewhere(a[0]) },

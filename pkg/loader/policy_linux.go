@@ -33,9 +33,6 @@ func (e *Enforcer) prepare(spec JailSpec) (*prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	if spec.Sets.NoSymlinks {
-		return nil, errors.New("no symlinks: this build cannot enforce it in the kernel")
-	}
 	p := &prepared{names: names, denied: spec.Sets.Deny}
 	if p.grants, p.notices, err = e.learnAll(spec); err != nil {
 		return nil, err
@@ -46,6 +43,9 @@ func (e *Enforcer) prepare(spec JailSpec) (*prepared, error) {
 	}
 	if spec.Sets.FollowMounts {
 		p.flags |= uint32(enforcerTfJailFlagTF_JAIL_FOLLOW_MOUNTS)
+	}
+	if spec.Sets.NoSymlinks {
+		p.flags |= noSymlinks
 	}
 	if len(spec.Sets.Objects) > 0 {
 		p.rights = spec.Sets.Objects[0].Rights
@@ -67,6 +67,9 @@ func (p *prepared) encode() error {
 		p.values[i] = enforcerTfGrant{Generation: g.Generation, Rights: uint16(rights), Node: g.node, Expires: bootInstant(g.Expires)}
 		if g.denied {
 			p.values[i].Rights = uint16(enforcerTfMarkTF_DENIED)
+		}
+		if g.Source == engine.SourcePreset {
+			p.values[i].Rights |= uint16(enforcerTfMarkTF_HOSTS_OWN)
 		}
 		p.digest += digestGrant(g.key(0), p.values[i])
 	}

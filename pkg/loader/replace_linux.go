@@ -15,7 +15,7 @@ import (
 )
 
 // policyFlags are the flags of a jail that its policy sets; the others are the jail's.
-const policyFlags = uint32(enforcerTfJailFlagTF_JAIL_MONITOR | enforcerTfJailFlagTF_JAIL_FOLLOW_MOUNTS)
+const policyFlags = uint32(enforcerTfJailFlagTF_JAIL_MONITOR|enforcerTfJailFlagTF_JAIL_FOLLOW_MOUNTS) | noSymlinks
 
 // SetMode makes a live jail enforce or only monitor. When it returns no verdict of the former mode is still to come.
 func (e *Enforcer) SetMode(ref string, mode engine.Mode) error {
@@ -71,7 +71,7 @@ func waitForPrograms() {
 // [JailSpec.Root] cannot be given another policy: its paths are those of the container.
 func (e *Enforcer) Replace(ref string, spec JailSpec) (*Jail, error) {
 	var out *Jail
-	err := e.change(ref, func(j *Jail) error {
+	err := e.change(ref, func(j *Jail) (err error) {
 		h, err := e.freshHeader(j.id)
 		if err != nil {
 			return err
@@ -79,6 +79,16 @@ func (e *Enforcer) Replace(ref string, spec JailSpec) (*Jail, error) {
 		if h.Contained {
 			return fmt.Errorf("jail %s is a container's: its policy's paths cannot be looked up from outside; start the container anew with the other policy", j.ID)
 		}
+		if spec.Sets.NoSymlinks {
+			if err := e.attachFollowLink(); err != nil {
+				return fmt.Errorf("symlinks: refuse: %w", err)
+			}
+		}
+		defer func() {
+			if !e.wantsFollowLink() {
+				err = errors.Join(err, e.detachFollowLink())
+			}
+		}()
 		p, err := e.prepare(spec)
 		if err != nil {
 			return err
@@ -172,8 +182,8 @@ func (e *Enforcer) swap(slot int, policy, flags uint32) {
 		old := atomic.LoadUint64(word)
 		// Mode is changed apart, before or after.
 		keep := uint32(old>>32)&^policyFlags | uint32(old>>32)&uint32(enforcerTfJailFlagTF_JAIL_MONITOR)
-		follow := flags & uint32(enforcerTfJailFlagTF_JAIL_FOLLOW_MOUNTS)
-		if atomic.CompareAndSwapUint64(word, old, uint64(policy)|uint64(keep|follow)<<32) {
+		set := flags & policyFlags &^ uint32(enforcerTfJailFlagTF_JAIL_MONITOR)
+		if atomic.CompareAndSwapUint64(word, old, uint64(policy)|uint64(keep|set)<<32) {
 			return
 		}
 	}

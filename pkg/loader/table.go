@@ -1,6 +1,9 @@
 package loader
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // ABI is the version of the maps' layout. It names the pin folder; another ABI never touches this one's pins.
 const ABI = 1
@@ -43,7 +46,7 @@ func CodeReason(code string) string {
 var opNames = [...]string{
 	0: "read", 1: "write", 2: "exec", 3: "create", 4: "delete", 5: "link", 6: "rename", 7: "attributes",
 	8: "connect", 9: "ioctl", 10: "receive", 11: "watch", 12: "mount", 13: "trace", 14: "signal",
-	15: "priority", 16: "cgroup", 17: "kernel",
+	15: "priority", 16: "cgroup", 17: "kernel", 18: "follow",
 }
 
 // hookNames has the kernel's names, without the prefix bpf_lsm_, by hook id.
@@ -58,7 +61,7 @@ var hookNames = [...]string{
 	34: "task_setrlimit", 35: "task_setnice", 36: "task_setscheduler", 37: "task_setioprio", 38: "task_alloc",
 	39: "unix_stream_connect", 40: "unix_may_send", 41: "bpf", 42: "perf_event_open",
 	43: "kernel_module_request", 44: "capable", 45: "uring_override_creds", 46: "sb_kern_mount",
-	47: "fs_context_parse_param", 48: "task_setpgid",
+	47: "fs_context_parse_param", 48: "task_setpgid", 49: "inode_follow_link",
 }
 
 func nameIn(table []string, id int) string {
@@ -87,6 +90,8 @@ type attachment struct {
 	programs map[int]string
 	// newer is set for hooks that not every supported kernel has. Where the hook is missing, so is the operation.
 	newer bool
+	// onDemand is set for hooks that are attached only while a jail needs them: a call costs every process.
+	onDemand bool
 }
 
 // attachments lists everything that is attached, in the order in which a proof holds it. New ones are added at the end.
@@ -101,6 +106,9 @@ var attachments = func() []attachment {
 	}
 	var list []attachment
 	for id, name := range hookNames {
+		if name == followLink {
+			continue
+		}
 		a := attachment{name: name, kind: lsmHook, hook: id, programs: variants[name], newer: newer[name]}
 		if a.programs == nil {
 			a.programs = map[int]string{0: "tf_" + name}
@@ -121,5 +129,10 @@ var attachments = func() []attachment {
 		a.hook, a.programs = -1, map[int]string{0: "tf_" + a.name}
 		list = append(list, a)
 	}
-	return list
+	return append(list, attachment{
+		name: followLink, kind: lsmHook, hook: slices.Index(hookNames[:], followLink), onDemand: true,
+		programs: map[int]string{0: "tf_" + followLink},
+	})
 }()
+
+const followLink = "inode_follow_link"
