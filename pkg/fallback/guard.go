@@ -428,10 +428,10 @@ func (g *Guard) split(op, target string) (above, name string, err error) {
 		return "", "", &fs.PathError{Op: op, Path: target, Err: err}
 	}
 	// What the last component is does not matter yet, only what these say
-	// about the text as a whole.
+	// about the text as a whole, and that it can be looked at.
 	switch decision := engine.CheckContainment(g.Workspace, target, g.Options, g.probes()); decision.Code {
 	case engine.CodeNoProbe, engine.CodeMountTable, engine.CodeBindingBlocked,
-		engine.CodeNULInPath, engine.CodeUnsafePath, engine.CodeOutside:
+		engine.CodeNULInPath, engine.CodeUnsafePath, engine.CodeOutside, engine.CodeInspectFailed:
 		return fail(g.refused(decision))
 	}
 	resolved, err := engine.Resolve(g.Workspace.CanonicalRoot, target)

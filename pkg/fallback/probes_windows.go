@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+	"unicode/utf8"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
@@ -78,9 +79,18 @@ func inspectError(path string, err error) error {
 	return &fs.PathError{Op: "inspect", Path: path, Err: err}
 }
 
+// systemName returns a path as the system takes it. In one that is not UTF-8 it
+// would put U+FFFD in the place of what it does not understand: another name.
+func systemName(path string) (*uint16, error) {
+	if !utf8.ValidString(path) {
+		return nil, errNotUnicode
+	}
+	return windows.UTF16PtrFromString(path)
+}
+
 // openObject opens the object at path itself.
 func openObject(path string, access uint32) (windows.Handle, error) {
-	name, err := windows.UTF16PtrFromString(extended(path))
+	name, err := systemName(extended(path))
 	if err != nil {
 		return windows.InvalidHandle, err
 	}
@@ -175,7 +185,7 @@ func nameInDirectory(path string) (long string, attributes uint32, err error) {
 	if filepath.Dir(path) == path {
 		return "", 0, nil
 	}
-	name, err := windows.UTF16PtrFromString(extended(path))
+	name, err := systemName(extended(path))
 	if err != nil {
 		return "", 0, err
 	}
@@ -266,7 +276,7 @@ func (p *Probes) LongPath(path string) (string, error) {
 }
 
 func longPath(path string) (string, error) {
-	short, err := windows.UTF16PtrFromString(path)
+	short, err := systemName(path)
 	if err != nil {
 		return "", err
 	}

@@ -94,6 +94,29 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
+// TestNotUnicode asks for names that are not UTF-8, which the system reads as names
+// with U+FFFD in them.
+func TestNotUnicode(t *testing.T) {
+	p := newProbes(t)
+	dir := realTempDir(t)
+	tree(t, dir, "file ws/a\ufffd content\nfile d\ufffd/f content")
+	g := &Guard{Workspace: bind(t, filepath.Join(dir, "ws"), p), Probes: p}
+	if content, err := g.ReadFile("a\ufffd"); err != nil || string(content) != "content" {
+		t.Errorf("by its own name it reads %q, %v", content, err)
+	}
+	for _, op := range []string{"read a\xff", "write a\xff x", "write n\xff x", "mkdir n\xff", "remove a\xff", "rename a\xff b", "rename a\ufffd n\xff"} {
+		if got, err := perform(g, "", op); !errors.Is(err, ErrUnverified) {
+			t.Errorf("%q is %q, %v; want ErrUnverified", op, got, err)
+		}
+	}
+	if got, want := listing(t, filepath.Join(dir, "ws")), "a\ufffd content"; got != want {
+		t.Errorf("the workspace holds %q, want %q", got, want)
+	}
+	if w := engine.Bind(filepath.Join(dir, "d\xff"), p); w.BindingStatus != engine.Blocked {
+		t.Errorf("a root is bound as %+v", w)
+	}
+}
+
 func TestLongPath(t *testing.T) {
 	p := newProbes(t)
 	dir := realTempDir(t)

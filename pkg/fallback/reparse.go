@@ -19,7 +19,7 @@ const (
 var (
 	errReparse    = errors.New("malformed reparse point")
 	errNoTarget   = errors.New("the reparse point has no target that is known")
-	errNotUnicode = errors.New("the target is not valid UTF-16")
+	errNotUnicode = errors.New("the name is not valid Unicode")
 )
 
 // reparseTarget returns the target that a REPARSE_DATA_BUFFER (ntifs.h) stores:
