@@ -62,6 +62,7 @@ func TestSuggest(t *testing.T) {
 	}{
 		{"a file read", []string{"/root/.gitconfig"}, []Event{event("read", "/root/.gitconfig")}, map[string]string{"/root/.gitconfig": "ro"}},
 		{"a file read and written", []string{"/root/x"}, []Event{event("read", "/root/x"), event("write", "/root/x")}, map[string]string{"/root/x": "=rw"}},
+		{"a file linked into the workspace", []string{"/data/o/1"}, []Event{event("link", "/data/o/1")}, map[string]string{"/data/o/1": "ro"}},
 		{"a program", []string{"/opt/t/bin/tool"}, []Event{event("exec", "/opt/t/bin/tool")}, map[string]string{"/opt/t/bin/tool": "rx"}},
 		{"a socket", []string{"/run/app.sock"}, []Event{event("connect", "/run/app.sock")}, map[string]string{"/run/app.sock": "=u"}},
 		{"a device", []string{"/dev/fuse"}, []Event{{Op: "write", Path: "/dev/fuse", Code: "device-node"}}, map[string]string{"/dev/fuse": "=rw"}},
@@ -162,6 +163,18 @@ func TestSuggestListsWhatIsImpossible(t *testing.T) {
 			t.Errorf("want %q in\n%s", want, text)
 		}
 	}
+}
+
+func TestSuggestSaysWhatHasToBeThere(t *testing.T) {
+	s := report(event("create", "/root/.npm"), event("create", "/root/.npm/_logs"), event("create", "/root/.npm/_logs/a"), event("create", "/root/.npm/gone"),
+		event("create", "/root/.empty")).Suggest(tree("/root/.npm/_logs/a", "/root/.empty/"))
+	if diff := cmp.Diff([]string{"/root/.empty", "/root/.npm"}, s.Made); diff != "" {
+		t.Error(diff)
+	}
+	if text := string(s.YAML()); !strings.Contains(text, "#   /root/.empty\n#   /root/.npm\n") {
+		t.Error(text)
+	}
+	parse(t, s)
 }
 
 func TestSuggestSaysWhatIsBroad(t *testing.T) {

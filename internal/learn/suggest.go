@@ -74,7 +74,9 @@ var needs = map[string]need{
 	"write": {rights: modify}, "attributes": {rights: modify},
 	"exec":    {rights: engine.Read | engine.Exec},
 	"connect": {rights: engine.Connect},
-	"create":  {manage, true}, "delete": {manage, true}, "rename": {manage, true}, "link": {manage, true},
+	"create":  {manage, true}, "delete": {manage, true}, "rename": {manage, true},
+	// Of the source, which is asked about first. The target is a name that is made, in a directory where others are too.
+	"link": {rights: engine.Read},
 }
 
 // grantable are the codes that a grant answers.
@@ -121,6 +123,7 @@ func (r *Report) Suggest(stat Stat) Suggestion {
 	tree.gather(s.Workspace)
 	tree.nest()
 	s.Grants = tree.sorted()
+	s.Made = slices.DeleteFunc(s.Made, func(dir string) bool { return tree.rights(path.Dir(dir)).Has(engine.Create) })
 	slices.Sort(s.Made)
 	for refusal, n := range refused {
 		refusal.Count = n
@@ -227,6 +230,18 @@ func (w wants) add(at string, rights engine.Rights, e Event, count uint64) {
 	}
 	if at == e.Path && (e.Op == "read" || e.Op == "list") {
 		n.Listed = true
+	}
+}
+
+// rights is what is granted at a path.
+func (w wants) rights(name string) engine.Rights {
+	for at := name; ; at = path.Dir(at) {
+		if n, ok := w[at]; ok {
+			return n.Rights
+		}
+		if at == "/" {
+			return engine.None
+		}
 	}
 }
 
