@@ -22,6 +22,12 @@ func deep(t testing.TB) (root, path string) {
 	return root, path
 }
 
+// A walker is probes that cannot sweep.
+type walker struct {
+	engine.Probes
+	engine.Generationer
+}
+
 // BenchmarkContainment compares a check of a path ten components deep with
 // libraries that open it. Walking is the check without [Probes.Sweep], as a
 // trace needs it or a path with a link in it.
@@ -40,7 +46,7 @@ func BenchmarkContainment(b *testing.B) {
 	b.Run("CheckContainment walking", func(b *testing.B) {
 		p := newProbes(b)
 		workspace := bind(b, root, p)
-		walking := struct{ engine.Probes }{p}
+		walking := walker{p, p}
 		b.ReportAllocs()
 		for b.Loop() {
 			if d := engine.CheckContainment(workspace, path, engine.ContainmentOptions{}, walking); d.Outcome != engine.Allowed {
