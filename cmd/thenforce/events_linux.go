@@ -36,10 +36,11 @@ lost and counted (thenforce status).`,
 			if jail != "" {
 				filter.Jail = jail
 				// An id of a jail that is gone is still good for looking at what it did.
-				if enforcer, j, err := findJail(jail); err == nil {
+				err := withJail(jail, func(_ *loader.Enforcer, j *loader.Jail) error {
 					filter.Jail = j.ID
-					enforcer.Close()
-				} else if len(jail) != 12 {
+					return nil
+				})
+				if err != nil && len(jail) != 12 {
 					return err
 				}
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -38,18 +39,21 @@ func describe(j *loader.Jail) jailJSON {
 	}
 	return jailJSON{
 		ID: j.ID, Name: j.Name, Cgroup: j.Cgroup, CgroupID: strconv.FormatUint(j.CgroupID, 10), Workspace: j.Workspace,
-		Mode: j.Mode.String(), State: state, Grants: len(j.Grants), Denials: j.Denials, CreatedAt: j.CreatedAt,
+		Mode: j.Mode.String(), State: state, Grants: j.GrantCount, Denials: j.Denials, CreatedAt: j.CreatedAt,
 	}
 }
 
 func (a *app) jailCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "jail",
-		Short: "Make, list, show and delete jails on existing cgroups",
+		Short: "Make, list, show, change and delete jails",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.jailCreateCommand(), a.jailListCommand(), a.jailShowCommand(), a.jailDeleteCommand())
+	cmd.AddCommand(
+		a.jailCreateCommand(), a.jailListCommand(), a.jailShowCommand(), a.jailExecCommand(), a.jailModeCommand(),
+		a.jailGrantCommand(), a.jailRevokeCommand(), a.jailReplaceCommand(), a.jailDeleteCommand(),
+	)
 	return cmd
 }
 
@@ -94,6 +98,14 @@ it is judged. What its tasks have open already stays open. Such a jail has no
 			for _, notice := range jail.Notices {
 				logrus.Info(notice)
 			}
+			caveats, err := enforcer.Caveats(jail)
+			if err != nil {
+				logrus.Warnf("look at what the tasks of jail %s hold: %v", jail.ID, err)
+			}
+			if len(caveats) > 0 {
+				logrus.Warnf("tasks of jail %s hold %s that it would not let them open: they keep that (thenforce jail show %s)",
+					jail.ID, count(uint64(len(caveats)), "object"), jail.ID)
+			}
 			if a.json {
 				return printJSON(os.Stdout, describe(jail))
 			}
@@ -125,11 +137,11 @@ func openVerified(allowUnverified bool) (*loader.Enforcer, error) {
 		return nil, err
 	}
 	unproven := status.Err()
-	if unproven == nil {
-		return enforcer, nil
-	}
-	if allowUnverified && enforcer != nil {
-		logrus.Warn(unproven)
+	if unproven == nil || allowUnverified && enforcer != nil {
+		if unproven != nil {
+			logrus.Warn(unproven)
+		}
+		reconcile(enforcer)
 		return enforcer, nil
 	}
 	if enforcer != nil {
@@ -140,7 +152,11 @@ func openVerified(allowUnverified bool) (*loader.Enforcer, error) {
 
 // openAny opens the enforcer to look at jails or end them, whatever its state. Nothing loaded means no jails: nil.
 func openAny() (*loader.Enforcer, error) {
-	return loader.OpenLoaded(loader.Options{})
+	enforcer, err := loader.OpenLoaded(loader.Options{})
+	if enforcer != nil {
+		reconcile(enforcer)
+	}
+	return enforcer, err
 }
 
 func (a *app) jailListCommand() *cobra.Command {
@@ -184,55 +200,115 @@ func (a *app) jailListCommand() *cobra.Command {
 	}
 }
 
+// jailDetails is a jail as "jail show" prints it.
+type jailDetails struct {
+	jailJSON
+	GrantList []loader.GrantInfo `json:"grantList"`
+	Denied    []string           `json:"denied"`
+	Caveats   []loader.Caveat    `json:"caveats"`
+}
+
 func (a *app) jailShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show ID",
-		Short: "Show one jail with its grants",
+		Short: "Show one jail: its grants, its expansions, and what its tasks hold from outside",
 		Args:  exactArgs("ID"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			enforcer, jail, err := findJail(args[0])
-			if err != nil {
-				return err
-			}
-			defer enforcer.Close()
-			if a.json {
-				grants := jail.Grants
-				if grants == nil {
-					grants = []loader.GrantInfo{}
+			return withJail(args[0], func(enforcer *loader.Enforcer, jail *loader.Jail) error {
+				expansions, err := expansionsOf(enforcer, jail)
+				if err != nil {
+					return err
 				}
-				return printJSON(os.Stdout, struct {
-					jailJSON
-					GrantList []loader.GrantInfo `json:"grantList"`
-				}{describe(jail), grants})
-			}
-			d := describe(jail)
-			w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintf(w, "jail\t%s %s\nmode\t%s\nworkspace\t%s\ncgroup\t%s\ncreated\t%s\ndenials\t%d\n",
-				d.ID, d.Name, d.Mode, quoted(d.Workspace), quoted(d.Cgroup), d.CreatedAt.Local().Format(time.RFC3339), d.Denials)
-			fmt.Fprintln(w, "\nRIGHTS\tSOURCE\tDEVICE\tINODE\tPATH")
-			for _, g := range jail.Grants {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", g.Rights, g.Source, g.Device, g.Inode, quoted(g.Path))
-			}
-			return w.Flush()
+				out := jailDetails{
+					jailJSON: describe(jail), GrantList: append(append([]loader.GrantInfo{}, jail.Grants...), expansions...),
+					Denied: append([]string{}, jail.Denied...), Caveats: []loader.Caveat{},
+				}
+				if !jail.Gone {
+					caveats, err := enforcer.Caveats(jail)
+					if err != nil {
+						return err
+					}
+					out.Caveats = append(out.Caveats, caveats...)
+				}
+				if a.json {
+					return printJSON(os.Stdout, out)
+				}
+				return printJail(os.Stdout, &out)
+			})
 		},
 	}
 }
 
-// findJail opens the enforcer and finds one jail; the caller closes it.
-func findJail(ref string) (*loader.Enforcer, *loader.Jail, error) {
+// expansionsOf gives the expansions that hold in the kernel, with what the journal says of them.
+func expansionsOf(enforcer *loader.Enforcer, jail *loader.Jail) ([]loader.GrantInfo, error) {
+	held, err := enforcer.Expansions(jail)
+	if err != nil || len(held) == 0 {
+		return nil, err
+	}
+	recorded, err := engine.ReadExpansions(journal)
+	if err != nil {
+		return nil, err
+	}
+	var grants []loader.GrantInfo
+	for _, x := range recorded {
+		at := slices.IndexFunc(held, func(h loader.Expansion) bool { return h.ID == x.ExpansionID && !h.Expired })
+		if at < 0 {
+			continue
+		}
+		h := held[at]
+		grants = append(grants, loader.GrantInfo{
+			Path: x.ResourceIdentity, Device: h.Device, Inode: h.Inode, Volume: h.Volume, Generation: h.Generation,
+			Rights: h.Rights.String(), Source: engine.SourceExpansion, ExpansionID: h.ID, Expires: x.ExpiresAt,
+		})
+	}
+	return grants, nil
+}
+
+func printJail(f *os.File, d *jailDetails) error {
+	w := tabwriter.NewWriter(f, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "jail\t%s %s\nmode\t%s\nstate\t%s\nworkspace\t%s\ncgroup\t%s\ncreated\t%s\ndenials\t%d\n",
+		d.ID, d.Name, d.Mode, d.State, quoted(d.Workspace), quoted(d.Cgroup), d.CreatedAt.Local().Format(time.RFC3339), d.Denials)
+	fmt.Fprintln(w, "\nRIGHTS\tSOURCE\tEXPIRES\tDEVICE\tINODE\tPATH")
+	for _, g := range d.GrantList {
+		source, expires := string(g.Source), "never"
+		if g.ExpansionID != "" {
+			source += " " + g.ExpansionID
+		}
+		if g.Expires != nil {
+			expires = g.Expires.Local().Format(time.RFC3339)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", g.Rights, source, expires, g.Device, g.Inode, quoted(g.Path))
+	}
+	if len(d.Denied) > 0 {
+		fmt.Fprintln(w, "\nDENIED NAMES")
+		for _, name := range d.Denied {
+			fmt.Fprintln(w, quoted(name))
+		}
+	}
+	if len(d.Caveats) > 0 {
+		fmt.Fprintln(w, "\nHELD BY TASKS, AND NOT GRANTED\nPID\tKIND\tPATH")
+		for _, c := range d.Caveats {
+			fmt.Fprintf(w, "%d\t%s\t%s\n", c.PID, c.Kind, quoted(c.Path))
+		}
+	}
+	return w.Flush()
+}
+
+// withJail does something with one live jail.
+func withJail(ref string, do func(*loader.Enforcer, *loader.Jail) error) error {
 	enforcer, err := openAny()
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	if enforcer == nil {
-		return nil, nil, fmt.Errorf("jail %q: %w", ref, loader.ErrNoJail)
+		return fmt.Errorf("jail %q: %w", ref, loader.ErrNoJail)
 	}
+	defer enforcer.Close()
 	jail, err := enforcer.FindJail(ref)
 	if err != nil {
-		enforcer.Close()
-		return nil, nil, err
+		return err
 	}
-	return enforcer, jail, nil
+	return do(enforcer, jail)
 }
 
 func (a *app) jailDeleteCommand() *cobra.Command {
@@ -242,12 +318,9 @@ func (a *app) jailDeleteCommand() *cobra.Command {
 		Short:   "End a jail; tasks still in its cgroup are confined no longer",
 		Args:    exactArgs("ID"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			enforcer, jail, err := findJail(args[0])
-			if err != nil {
-				return err
-			}
-			defer enforcer.Close()
-			return enforcer.DeleteJail(jail.ID)
+			return withJail(args[0], func(enforcer *loader.Enforcer, jail *loader.Jail) error {
+				return enforcer.DeleteJail(jail.ID)
+			})
 		},
 	}
 }

@@ -113,7 +113,7 @@ func (a *app) execute(args []string) int {
 	} else if cmd == a.root {
 		code = exitUsage // an unknown command, or arguments where none belong
 	}
-	if cmd.Name() == "run" && code <= exitUsage {
+	if (cmd.Name() == "run" || cmd.Name() == "exec") && code <= exitUsage {
 		code = exitOwn
 	}
 	a.complain(err)

@@ -175,6 +175,7 @@ func (r *run) do(extra []*os.File, signals *supervise.Signals) (supervise.Result
 		return none, err
 	}
 	if r.enforcer != nil {
+		reconcile(r.enforcer)
 		if err := r.makeGroup(limits); err != nil {
 			return none, err
 		}

@@ -547,7 +547,7 @@ func Unload(opts Options, force bool) error {
 		live := len(e.liveSlots())
 		e.Close()
 		if live > 0 && !force {
-			return fmt.Errorf("unload: %d jails are live and would no longer be enforced: delete them first (thenforce jail list), or use --force", live)
+			return fmt.Errorf("unload: there are live jails (%d) that would no longer be enforced: delete them first (thenforce jail list), or use --force", live)
 		}
 	}
 	if err := removePins(opts.pins()); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/thenforce/thenforce/pkg/engine"
+	"github.com/thenforce/thenforce/pkg/mountmap"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,6 +24,11 @@ type Expansion struct {
 	Rights engine.Rights
 	// Expired says that the kernel lets it add nothing any more.
 	Expired bool
+	// Who the object is, as in [GrantInfo].
+	Device     string
+	Inode      uint64
+	Volume     uint64
+	Generation uint32
 
 	key     enforcerTfGrantKey
 	at      int // in the object's list
@@ -230,22 +236,27 @@ func (e *Enforcer) Revoke(journal, ref, id string) (bool, error) {
 
 // Expansions gives the expansions that a live jail has in the kernel, in no order.
 func (e *Enforcer) Expansions(j *Jail) ([]Expansion, error) {
-	var out []Expansion
-	policy, now := e.jailSlots[j.slot].Policy, bootTime()
+	all, err := e.allExpansions()
+	return all[e.jailSlots[j.slot].Policy], err
+}
+
+// allExpansions gives all there are, by policy number.
+func (e *Enforcer) allExpansions() (map[uint32][]Expansion, error) {
+	all := map[uint32][]Expansion{}
+	now := bootTime()
 	err := each(e.expansions, func(key enforcerTfGrantKey, object enforcerTfExpanded) {
-		if key.Policy != policy {
-			return
-		}
 		for i, x := range object.Each {
 			if x.Expires == 0 {
 				continue
 			}
-			out = append(out, Expansion{
-				ID: expansionID(x.Id), Rights: engine.Rights(x.Rights), Expired: x.Expires <= now, key: key, at: i, expires: x.Expires,
+			all[key.Policy] = append(all[key.Policy], Expansion{
+				ID: expansionID(x.Id), Rights: engine.Rights(x.Rights), Expired: x.Expires <= now,
+				Device: mountmap.KernelDev(key.Dev).String(), Inode: key.Ino, Volume: key.Volume, Generation: x.Generation,
+				key: key, at: i, expires: x.Expires,
 			})
 		}
 	})
-	return out, err
+	return all, err
 }
 
 // withdraw takes expansions out of the kernel, and waits until no verdict by them is still to come.

@@ -76,7 +76,9 @@ type GrantInfo struct {
 	Generation uint32        `json:"generation"`
 	Rights     string        `json:"rights"`
 	Source     engine.Source `json:"source"`
-	Expires    *time.Time    `json:"expires,omitempty"`
+	// ExpansionID is of one that expands the policy's grants, see [Enforcer.Expand].
+	ExpansionID string     `json:"expansionId,omitempty"`
+	Expires     *time.Time `json:"expires,omitempty"`
 
 	dev    uint32
 	node   uint16 // on the way to denied names; 0: nothing below is denied
@@ -108,6 +110,8 @@ type Jail struct {
 	Gone    bool   // the cgroup is not there any more
 	Parent  string // id of the jail around this one, or empty
 	Pending bool   // made with a Root, and no task has had it yet
+	// Contained says that it was made with a Root: a process of the host that is put into its cgroup is not judged.
+	Contained bool
 
 	slot int
 	id   uint64
@@ -728,7 +732,7 @@ func (e *Enforcer) list() ([]*Jail, error) {
 		// The kernel's table is the truth; without a record only the description is missing.
 		if h, err := e.freshHeader(s.Id); err == nil {
 			j.Name, j.Cgroup, j.CgroupID, j.CreatedAt = h.Name, h.Cgroup, h.CgroupID, h.CreatedAt
-			j.Workspace, j.WorkspaceID, j.GrantCount = h.Workspace, h.WorkspaceID, h.Grants
+			j.Workspace, j.WorkspaceID, j.GrantCount, j.Contained = h.Workspace, h.WorkspaceID, h.Grants, h.Contained
 			_, member := members[h.CgroupID]
 			j.Gone = !member && !h.cgroupIsThere()
 		}

@@ -44,13 +44,20 @@ func (e *Enforcer) Reconcile(path string) ([]Difference, error) {
 	if damage != nil && !errors.Is(damage, engine.ErrJournalDamaged) {
 		return nil, damage
 	}
+	held, err := e.allExpansions()
+	if err != nil {
+		return nil, err
+	}
+	if len(held) == 0 && len(recorded) == 0 {
+		return nil, damage
+	}
 	jails, err := e.list()
 	if err != nil {
 		return nil, err
 	}
 	var all []Difference
 	for _, j := range jails {
-		found, err := e.reconcile(j, path, recorded, damage == nil)
+		found, err := e.reconcile(j, path, recorded, held[e.jailSlots[j.slot].Policy], damage == nil)
 		all = append(all, found...)
 		if err != nil {
 			return all, errors.Join(damage, err)
@@ -59,12 +66,8 @@ func (e *Enforcer) Reconcile(path string) ([]Difference, error) {
 	return all, damage
 }
 
-func (e *Enforcer) reconcile(j *Jail, path string, recorded []engine.BoundaryExpansion, readable bool) ([]Difference, error) {
+func (e *Enforcer) reconcile(j *Jail, path string, recorded []engine.BoundaryExpansion, held []Expansion, readable bool) ([]Difference, error) {
 	activation, err := e.activation(j)
-	if err != nil {
-		return nil, err
-	}
-	held, err := e.Expansions(j)
 	if err != nil {
 		return nil, err
 	}

@@ -25,8 +25,9 @@ func (e *Enforcer) SetMode(ref string, mode engine.Mode) error {
 	})
 }
 
-// change does something with one live jail, with its grants read, while no other process changes anything.
-func (e *Enforcer) change(ref string, do func(*Jail) error) error {
+// Hold does something with one live jail while no other command makes, changes or ends any. What do does should be short,
+// and must not call methods that change jails themselves.
+func (e *Enforcer) Hold(ref string, do func(*Jail) error) error {
 	unlock, err := lock(e.opts)
 	if err != nil {
 		return err
@@ -37,12 +38,19 @@ func (e *Enforcer) change(ref string, do func(*Jail) error) error {
 	if err != nil {
 		return err
 	}
-	if inside, err := e.insideJail(); err != nil {
-		return fmt.Errorf("ask for own jail: %w", err)
-	} else if inside {
-		return unobserved(engine.InsideJail, "a jail is changed by the host", errors.New("refused"))
-	}
 	return do(j)
+}
+
+// change is Hold for what a jail may not do for itself.
+func (e *Enforcer) change(ref string, do func(*Jail) error) error {
+	return e.Hold(ref, func(j *Jail) error {
+		if inside, err := e.insideJail(); err != nil {
+			return fmt.Errorf("ask for own jail: %w", err)
+		} else if inside {
+			return unobserved(engine.InsideJail, "a jail is changed by the host", errors.New("refused"))
+		}
+		return do(j)
+	})
 }
 
 func (e *Enforcer) setMonitor(slot int, monitor bool) {
