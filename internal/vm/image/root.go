@@ -82,14 +82,7 @@ func (c *Cache) Root(ctx context.Context, refresh bool) (string, error) {
 }
 
 func (c *Cache) makeRoot(ctx context.Context, name string) error {
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("make the root of the full guest: %w: debootstrap must run as root", fs.ErrPermission)
-	}
 	fmt.Fprintln(c.log, "making the root of the full guest; takes two minutes, once")
-	mirrors, err := debian.FindMirrors("/etc/apt")
-	if err != nil {
-		return err
-	}
 	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -100,7 +93,7 @@ func (c *Cache) makeRoot(ctx context.Context, name string) error {
 	}
 	defer os.RemoveAll(tmp)
 	tree := filepath.Join(tmp, "tree")
-	if err := c.bootstrap(ctx, mirrors, tree, rootPackages, rootScript); err != nil {
+	if err := c.bootstrap(ctx, tree, rootPackages, rootScript); err != nil {
 		return err
 	}
 	size, err := treeSize(tree)
@@ -120,9 +113,16 @@ func (c *Cache) makeRoot(ctx context.Context, name string) error {
 
 // bootstrap makes a tree of Debian by debootstrap and runs script in it, as root
 // and with the packages as arguments.
-func (c *Cache) bootstrap(ctx context.Context, mirrors debian.Mirrors, tree string, packages []string, script string) error {
+func (c *Cache) bootstrap(ctx context.Context, tree string, packages []string, script string) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("make %s: %w: debootstrap must run as root", tree, fs.ErrPermission)
+	}
+	mirrors, err := debian.FindMirrors("/etc/apt")
+	if err != nil {
+		return err
+	}
 	fmt.Fprintln(c.log, "  base system")
-	err := logged(exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--keyring="+debian.Keyring, "--arch=amd64", rootSuite, tree, mirrors.Archive))
+	err = logged(exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--keyring="+debian.Keyring, "--arch=amd64", rootSuite, tree, mirrors.Archive))
 	if err != nil {
 		return err
 	}

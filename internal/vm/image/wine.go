@@ -8,12 +8,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/thenforce/thenforce/internal/vm/debian"
 )
 
 // winePackages are what runs programs of Windows. Wine 8 of bookworm cannot run
@@ -38,7 +35,7 @@ test -s /root/.wine/system.reg
 `
 
 // Wine returns a folder with a Debian that runs programs of Windows, for a
-// chroot, making it when missing: as root of the host, in two minutes. Nobody
+// chroot, making it when missing: as root of the host, in three minutes. Nobody
 // may write into it.
 func (c *Cache) Wine(ctx context.Context) (string, error) {
 	sum := sha256.Sum256([]byte(rootSuite + "\n" + wineScript + dpkgConfig + strings.Join(winePackages, " ")))
@@ -48,14 +45,7 @@ func (c *Cache) Wine(ctx context.Context) (string, error) {
 }
 
 func (c *Cache) makeWine(ctx context.Context, dir, name string) error {
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("make the root with wine: %w: debootstrap must run as root", fs.ErrPermission)
-	}
-	fmt.Fprintln(c.log, "making the root with wine; takes two minutes, once")
-	mirrors, err := debian.FindMirrors("/etc/apt")
-	if err != nil {
-		return err
-	}
+	fmt.Fprintln(c.log, "making the root with wine; takes three minutes, once")
 	// Older roots go, and what is left of an attempt that was killed.
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -64,7 +54,7 @@ func (c *Cache) makeWine(ctx context.Context, dir, name string) error {
 		return err
 	}
 	tree := filepath.Join(dir, "new")
-	if err := c.bootstrap(ctx, mirrors, tree, winePackages, wineScript); err != nil {
+	if err := c.bootstrap(ctx, tree, winePackages, wineScript); err != nil {
 		return errors.Join(err, os.RemoveAll(tree))
 	}
 	return os.Rename(tree, name)
