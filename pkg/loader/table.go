@@ -28,7 +28,7 @@ var codeReasons = [...]string{
 	9:  "the object lies deeper than can be judged",
 	10: "a device node is usable only where that very node is granted",
 	11: "the object belongs to another jail",
-	12: "the operation is forbidden in every jail",
+	12: "the operation is forbidden in the jail, whatever its object",
 	13: "the ioctl is not on the list of allowed ones",
 	14: "the kernel had no data to judge by",
 }
