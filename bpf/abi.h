@@ -209,7 +209,7 @@ _Static_assert(sizeof(struct tf_root) == 32, "tf_root");
 /* An inode as the kernel tells it, for one policy. */
 struct tf_grant_key {
 	__u64 ino;
-	__u64 volume; /* btrfs subvolume root id; 0 where the device alone tells file systems apart */
+	__u64 volume; /* btrfs: the subvolume's root id; overlayfs: 0 for directories, 1 for others; elsewhere 0 */
 	__u32 dev;    /* super_block.s_dev: major << 20 | minor */
 	__u32 policy;
 };

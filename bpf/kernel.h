@@ -157,6 +157,20 @@ struct signal_struct {
 
 struct cred;
 
+/* io_uring/io-wq.c, io_uring/io_uring.h: what a worker is at */
+struct io_wq_work {
+	unsigned int flags;
+};
+
+struct io_worker {
+	struct io_wq_work *cur_work;
+};
+
+struct io_kiocb {
+	struct io_wq_work work;
+	const struct cred *creds;
+};
+
 struct list_head {
 	struct list_head *next;
 };
@@ -168,6 +182,7 @@ struct task_struct {
 	struct task_struct *real_parent;
 	struct list_head children;
 	struct list_head sibling;
+	void *worker_private;
 	struct pid *thread_pid;
 	struct hlist_node pid_links[4];
 	const struct cred *real_cred;

@@ -4,16 +4,42 @@
 #define TF_OBJECTS_H
 
 /*
+ * The credentials that a worker of io_uring was given for what it does: its submitter's. NULL where they cannot be found,
+ * as in the thread that polls a ring.
+ */
+static __always_inline const struct cred *creds_of_work(struct task_struct *task)
+{
+	struct io_worker *worker = task->worker_private;
+	struct io_wq_work *work;
+	struct io_kiocb *request;
+
+	if (!worker || !bpf_core_type_exists(struct io_kiocb))
+		return NULL;
+	work = BPF_CORE_READ(worker, cur_work);
+	if (!work)
+		return NULL;
+	request = (void *)work - bpf_core_field_offset(struct io_kiocb, work);
+	return BPF_CORE_READ(request, creds);
+}
+
+/*
  * Times, extended attributes and ACLs have hooks without a mount, and overlayfs calls them on its layers' dentries as
  * the jailed task when it copies up. It does so with its mounter's credentials, and a task in a jail cannot override
  * its own, so overridden credentials are overlayfs's. Two things of io_uring's would look the same: personalities, which
- * uring_override_creds refuses, and its workers, which run with their submitter's credentials and are judged.
+ * uring_override_creds refuses, and its workers, which take their submitter's credentials. Those are judged: only what
+ * a worker does with a third party's is overlayfs's.
  */
 static __always_inline bool is_kernels_own_call(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	const struct cred *given;
 
-	return task->cred != task->real_cred && !(task->flags & PF_IO_WORKER);
+	if (task->cred == task->real_cred)
+		return false;
+	if (!(task->flags & PF_IO_WORKER))
+		return true;
+	given = creds_of_work(task);
+	return given && task->cred != given;
 }
 
 static __always_inline int judge_attribute(enum tf_hook hook, struct dentry *dentry)

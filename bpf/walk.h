@@ -7,7 +7,7 @@ struct walk {
 	struct dentry *at;
 	struct dentry *top; /* the mount's root: the last dentry that counts. NULL: the file system's root */
 	struct tf_grant_key key;
-	__u32 special; /* btrfs or procfs: an identity takes more than the inode number */
+	__u32 special; /* is_special: an identity takes more than the inode number */
 	__u32 added;   /* rights that expansions met so far add */
 	__u32 rights;  /* of the deciding grant, with what expansions add */
 	__u32 code;
@@ -49,16 +49,33 @@ static __always_inline void identify_sysctl(__u64 inode, struct tf_grant_key *ke
 	}
 }
 
+/*
+ * Where the layers of an overlay are on several file systems, its files have their layer's numbers and its directories
+ * numbers counted by itself, from 1 (ovl_map_ino; without xino, which tmpfs and xfs do not allow). So a file may have the
+ * number of a granted directory. Files of two layers may have one as well: the loader grants no single file there.
+ */
+static __always_inline __u64 kind_at(__u64 inode)
+{
+	struct inode *i = (void *)inode;
+
+	return (BPF_CORE_READ(i, i_mode) & S_IFMT) != S_IFDIR;
+}
+
 /* Completes a key on the file systems where the number is not enough. inode is an address. */
 static __always_inline void identify(__u64 inode, __u64 magic, struct tf_grant_key *key)
 {
 	if (magic == BTRFS_MAGIC)
 		key->volume = volume_at(inode);
+	else if (magic == OVERLAYFS_MAGIC)
+		key->volume = kind_at(inode);
 	else if (magic == PROC_MAGIC)
 		identify_sysctl(inode, key);
 }
 
-static __always_inline bool is_special(__u64 magic) { return magic == BTRFS_MAGIC || magic == PROC_MAGIC; }
+static __always_inline bool is_special(__u64 magic)
+{
+	return magic == BTRFS_MAGIC || magic == OVERLAYFS_MAGIC || magic == PROC_MAGIC;
+}
 
 /* What tells an object from another that had its number before or will have it: overlayfs has no generations. */
 static __always_inline __u32 generation_of(__u32 generation, struct tf_grant_key *key)

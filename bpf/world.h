@@ -47,6 +47,12 @@ FORBID(tf_kernel_module_request, "kernel_module_request", TF_HOOK_KERNEL_MODULE_
 FORBID(tf_uring_override_creds, "uring_override_creds", TF_HOOK_URING_OVERRIDE_CREDS, TF_OP_KERNEL, 1)
 
 /*
+ * perf_event_open and bpf have hooks of their own. What is left is mm_access: since Linux 6.13 it gives whoever has this
+ * what ptrace_access_check has just denied, for process_madvise. (The event is that hook's.)
+ */
+#define CAP_PERFMON 38
+
+/*
  * Privileges over the machine that have no hook of their own, or are asked for before it: loading and removing
  * modules, kexec, reboot, swapon, quotactl, sethostname, settimeofday, iopl. Files and processes have hooks, bpf and
  * perf_event_open too, so what is left of root in a jail is being root among its own.
@@ -66,6 +72,7 @@ static __always_inline bool is_over_the_machine(__u32 cap)
 	case 33: /* CAP_MAC_ADMIN */
 	case 34: /* CAP_SYSLOG */
 	case 37: /* CAP_AUDIT_READ */
+	case CAP_PERFMON:
 		return true;
 	default:
 		return false;
@@ -89,7 +96,7 @@ int tf_capable(unsigned long long *ctx)
 		return 0;
 	if (is_kernels_own_call())
 		return 0;
-	return judge_forbidden(TF_HOOK_CAPABLE, TF_OP_KERNEL, cap, asks);
+	return judge_forbidden(TF_HOOK_CAPABLE, TF_OP_KERNEL, cap, asks || cap == CAP_PERFMON);
 }
 
 /* clone3 can start a process in any cgroup that there is a descriptor of, and O_PATH descriptors are not judged. */

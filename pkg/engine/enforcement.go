@@ -114,7 +114,7 @@ var meanings = map[EnforcementCode]meaning{
 	MapFull:              {sentence: "a kernel map is full", fix: "delete jails that are not needed (thenforce jail list)"},
 	MapMismatch:          {sentence: "a kernel map does not hold what was written", fix: "thenforce unload --force, then start the jails again"},
 	DeviceUnobserved:     {sentence: "the kernel did not tell the identity of an object", fix: "leave the object out of the policy"},
-	DeviceAmbiguous:      {sentence: "an object has no identity of its own on its file system", fix: "modprobe btrfs, or put the workspace on another file system"},
+	DeviceAmbiguous:      {sentence: "an object has no identity of its own on its file system", fix: "modprobe btrfs where it is on btrfs; grant the directory where it is a file of an overlay; or use another file system"},
 	CanaryFailed:         {sentence: "a test operation was not judged as it must be", fix: "report this with the output of thenforce status --verify --json"},
 	InsideJail:           {sentence: "this process is itself in a jail", fix: "run thenforce outside the jail"},
 	UserspaceOnly:        {sentence: "only userspace checks are available", fix: "run thenforce on Linux with BPF LSM"},

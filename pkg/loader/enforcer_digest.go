@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "0cd96352c35207b67e84e6fa49e850dac5b9117836902d3b1b3c9c4021637688"
+const objectDigest = "43cb20d5a1c47a8b2eb5d35c3109693a6966e47bb3d406addca4f293055ea752"

@@ -92,6 +92,9 @@ func (e *Enforcer) activation(j *Jail) (engine.Activation, error) {
 // expandable checks that an expansion of the object would add something it may add.
 func (e *Enforcer) expandable(j *Jail, object *os.File, rights engine.Rights) (Identity, error) {
 	id, err := e.identify(object)
+	if err == nil && id.Ambiguous {
+		err = refuseAmbiguous(object.Name())
+	}
 	if err != nil {
 		return id, err
 	}

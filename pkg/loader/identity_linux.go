@@ -18,13 +18,14 @@ import (
 // Identity is an inode as the kernel itself names it.
 type Identity struct {
 	Device     mountmap.KernelDev
-	Volume     uint64 // btrfs: the root id of the subvolume; else 0
+	Volume     uint64 // btrfs: the root id of the subvolume; overlayfs: 0 for directories, 1 for others; else 0
 	Inode      uint64
 	Generation uint32
 	Mode       uint32 // as st_mode
 	Rdev       mountmap.KernelDev
 	Magic      uint64 // of the file system, as in statfs(2)
 	Removed    bool   // it has no name any more, and its number may soon be another's
+	Ambiguous  bool   // others may have all of that too: a file of an overlay whose layers are on several file systems
 }
 
 // same reports whether both have one inode's number. Generations do not count: one of the two may be a serial number.
@@ -78,10 +79,35 @@ func (e *Enforcer) Learn(f *os.File) (Identity, error) {
 		return Identity{}, unobserved(engine.DeviceUnobserved, f.Name(), unix.Errno(-answer.Err))
 	}
 	found := answer.Found
-	return Identity{
+	id := Identity{
 		Device: mountmap.KernelDev(found.Dev), Volume: found.Volume, Inode: found.Ino, Generation: found.Generation,
 		Mode: found.Mode, Rdev: mountmap.KernelDev(found.Rdev), Magic: found.Magic, Removed: answer.Removed != 0,
-	}, nil
+	}
+	id.Ambiguous, err = hasLayersNumber(f, id)
+	if err != nil {
+		return Identity{}, unobserved(engine.DeviceUnobserved, f.Name(), err)
+	}
+	return id, nil
+}
+
+// hasLayersNumber reports whether an overlay's file has the number that it has in its layer, and another of another layer
+// may have too. stat(2) tells: only then it has a device that is not the overlay's, one for each layer
+// (Documentation/filesystems/overlayfs.rst, "Inode properties").
+func hasLayersNumber(f *os.File, id Identity) (bool, error) {
+	if int64(id.Magic) != unix.OVERLAYFS_SUPER_MAGIC || id.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return false, nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return false, err
+	}
+	return mountmap.StatDev(st.Dev) != id.Device.Stat(), nil
+}
+
+// refuseAmbiguous says that rights on one object would be others' as well.
+func refuseAmbiguous(path string) error {
+	return unobserved(engine.DeviceAmbiguous, path,
+		errors.New("files of several layers of this overlay may have its number; grant the directory that it is in"))
 }
 
 // errRemoved: the object has been removed, and nothing would tell it from the next one with its inode number.

@@ -272,6 +272,14 @@ func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string
 		if err != nil {
 			return err
 		}
+		// What nothing is granted on may well be too much.
+		if id.Ambiguous && rights != engine.None {
+			if source != engine.SourceStdio && source != engine.SourcePreset {
+				return refuseAmbiguous(path)
+			}
+			notices = append(notices, fmt.Sprintf("%s is not granted by itself: files of several layers of its overlay may have its number", path))
+			return nil
+		}
 		if at, ok := seen[id.key(0)]; ok {
 			first := grants[at]
 			if first.Rights != rights.String() && source != engine.SourceStdio {
