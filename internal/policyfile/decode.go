@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -177,11 +176,8 @@ func (d *decoder) grant(n *yaml.Node, at string) {
 	d.file.Grants = append(d.file.Grants, g)
 }
 
-// duration is the form that the schema takes. time.ParseDuration takes more: a sign, no digit before the point, another mu.
-var duration = regexp.MustCompile(`^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`)
-
 func parseExpiry(text string) (Expiry, error) {
-	if after, err := time.ParseDuration(text); err == nil && after > 0 && duration.MatchString(text) {
+	if after, err := time.ParseDuration(text); err == nil && after > 0 {
 		return Expiry{After: after}, nil
 	}
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
