@@ -8,7 +8,7 @@ import (
 
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
-		a.runCommand(), a.checkCommand(), a.explainCommand(), a.policyCommand(), a.engineCommand(), a.statusCommand(), a.jailCommand(), a.eventsCommand(), a.hookCommand(), a.unloadCommand(),
+		a.runCommand(), a.checkCommand(), a.explainCommand(), a.policyCommand(), a.reportCommand(), a.engineCommand(), a.statusCommand(), a.jailCommand(), a.eventsCommand(), a.hookCommand(), a.unloadCommand(),
 	}
 }
 

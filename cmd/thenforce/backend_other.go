@@ -15,7 +15,7 @@ import (
 
 func (a *app) commands() []*cobra.Command {
 	commands := []*cobra.Command{
-		a.runCommand(), a.checkCommand(), a.explainCommand(), a.policyCommand(), a.engineCommand(), a.statusCommand(),
+		a.runCommand(), a.checkCommand(), a.explainCommand(), a.policyCommand(), a.reportCommand(), a.engineCommand(), a.statusCommand(),
 	}
 	for _, name := range []string{"jail", "events", "hook", "unload"} {
 		commands = append(commands, needsLinux(name))

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"io/fs"
 	"os"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
-	"github.com/thenforce/thenforce/internal/learn"
 )
 
 func (a *app) policySuggestCommand() *cobra.Command {
@@ -22,14 +20,9 @@ looked at as they are now.`,
   thenforce run --policy policy.yaml -- make test`,
 		Args: exactArgs("REPORT"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			f, err := os.Open(args[0])
+			report, err := readReport(args[0])
 			if err != nil {
 				return err
-			}
-			defer f.Close()
-			report, err := learn.Read(f)
-			if err != nil {
-				return &fs.PathError{Op: "read", Path: args[0], Err: err}
 			}
 			suggestion := report.Suggest(os.Lstat)
 			if suggestion.EventsLost > 0 {

@@ -20,8 +20,19 @@ type Report struct {
 		Mode      string  `json:"mode"`
 		Grants    []Grant `json:"grants"`
 	} `json:"policy"`
+	Enforcement struct {
+		State string `json:"state"`
+	} `json:"enforcement"`
+	Exit       *Exit   `json:"exit"`
+	DurationMS int64   `json:"durationMs"`
 	Denials    []Event `json:"denials"`
 	EventsLost uint64  `json:"eventsLost"`
+}
+
+// Exit is how the run ended.
+type Exit struct {
+	Code int    `json:"code"`
+	From string `json:"from"` // command or thenforce
 }
 
 // Grant is a grant of the run.
@@ -40,6 +51,9 @@ type Event struct {
 	PathBytes []byte    `json:"pathBytes"`
 	Code      string    `json:"code"`
 	Count     uint64    `json:"count"`
+	Suggest   struct {
+		Grant string `json:"grant"`
+	} `json:"suggest"`
 }
 
 // Read reads a report. A report of a run that has not ended is an error: most of it is missing.
