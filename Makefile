@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # bpf2go's compiler looks for <asm/types.h> here; a name of Debian's multiarch layout.
 export C_INCLUDE_PATH ?= /usr/include/$(shell uname -m)-linux-gnu
 
-.PHONY: help build generate check-generate lint test test-host test-wine test-vm soak fuzz vm-shell demo bench-vm bench-startup bench-engine clean
+.PHONY: help build install deb test-deb generate check-generate lint test test-host test-wine test-vm soak fuzz vm-shell demo bench-vm bench-startup bench-engine clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,10 +20,39 @@ help: ## list the targets
 build: ## build/thenforce, one static binary
 	$(GO) build -trimpath -o build/thenforce ./cmd/thenforce
 
+PREFIX  ?= /usr/local
+DESTDIR ?=
+ZSHDIR  ?= $(PREFIX)/share/zsh/site-functions
+
+install: build ## install into PREFIX (/usr/local), below DESTDIR: program, manual, completions, unit, examples
+	rm -rf build/man && mkdir -p build/completion
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) $(GO) run -tags man ./cmd/thenforce man build/man
+	for shell in bash zsh fish; do build/thenforce completion $$shell >build/completion/$$shell; done
+	sed 's|@BINDIR@|$(PREFIX)/bin|' packaging/thenforce.service >build/thenforce.service
+	for file in thenforce.json thenforce-runc; do sed 's|/usr/bin/thenforce|$(PREFIX)/bin/thenforce|' contrib/containers/$$file >build/$$file; done
+	install -Dm755 build/thenforce $(DESTDIR)$(PREFIX)/bin/thenforce
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/man/man1 build/man/*.1
+	install -Dm644 build/completion/bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/thenforce
+	install -Dm644 build/completion/zsh $(DESTDIR)$(ZSHDIR)/_thenforce
+	install -Dm644 build/completion/fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/thenforce.fish
+	install -Dm644 build/thenforce.service $(DESTDIR)$(PREFIX)/lib/systemd/system/thenforce.service
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/thenforce/containers build/thenforce.json contrib/containers/hook.yaml
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/thenforce/containers/policies contrib/containers/policies/*.yaml
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/thenforce/agents contrib/agents/*.yaml
+	install -Dm755 -t $(DESTDIR)$(PREFIX)/share/thenforce/containers build/thenforce-runc
+
+deb: ## build/thenforce_VERSION_amd64.deb
+	@scripts/need dpkg
+	scripts/deb
+
+test-deb: deb ## install, use and remove the package on a guest with systemd
+	$(GO) run ./test/vm setup --kernels $(KERNEL) --full
+	$(GO) run ./test/vm shell --kernel $(KERNEL) --profile systemd --add $$(ls -t build/*.deb | head -1):/root/thenforce.deb --script scripts/test-deb
+
 demo: build ## watch a jail hold: on this host where its kernel can, else in a guest
 	@demo/start
 
-test: test-host test-wine test-vm ## all tests: on this host, under wine, then in guests on every kernel
+test: test-host test-wine test-vm test-deb ## all tests: on this host, under wine, then in guests on every kernel
 
 test-host: ## tests that need no special kernel
 	@command -v node >/dev/null || scripts/need nodejs
@@ -86,7 +115,7 @@ lint: ## formatting, vet on every system, staticcheck, shellcheck
 	$(GO) vet ./... && $(GO) vet -tags vm ./...
 	GOOS=windows $(GO) vet ./... && GOOS=darwin $(GO) vet ./...
 	$(GO) tool staticcheck ./... && $(GO) tool staticcheck -tags vm ./...
-	shellcheck scripts/* demo/* .ci/run
+	shellcheck scripts/* demo/* .ci/run packaging/p* contrib/containers/thenforce-runc
 	$(GO) mod tidy -diff
 
 clean: ## remove build/

@@ -65,6 +65,9 @@ type app struct {
 	form  string
 }
 
+// extra are commands of builds with tags.
+var extra []func(*app) *cobra.Command
+
 func newApp() *app {
 	a := &app{}
 	a.root = &cobra.Command{
@@ -93,6 +96,9 @@ Try it:  thenforce run --workspace . -- sh`,
 	flags.StringVar(&a.level, "log-level", "warning", "least level of messages: error, warning, info or debug")
 	flags.StringVar(&a.form, "log-format", "text", "form of messages on stderr: text or json")
 	a.root.AddCommand(a.commands()...)
+	for _, command := range extra {
+		a.root.AddCommand(command(a))
+	}
 	return a
 }
 

@@ -24,26 +24,12 @@ func TestInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{
-  "version": "1.0.0",
-  "hook": {
-    "path": "/usr/bin/thenforce",
-    "args": [
-      "thenforce",
-      "hook"
-    ],
-    "timeout": 60
-  },
-  "when": {
-    "always": true
-  },
-  "stages": [
-    "createRuntime",
-    "poststop"
-  ]
-}
-`
-	if diff := cmp.Diff(want, string(text)); diff != "" {
+	// The file that packages have.
+	want, err := os.ReadFile("../../contrib/containers/thenforce.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(text)); diff != "" {
 		t.Error(diff)
 	}
 	if err := Install(filepath.Join(dir, "nowhere"), "/x"); err == nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -176,8 +177,11 @@ func (d *decoder) grant(n *yaml.Node, at string) {
 	d.file.Grants = append(d.file.Grants, g)
 }
 
+// duration is the form that the schema takes. time.ParseDuration takes more: a sign, no digit before the point, another mu.
+var duration = regexp.MustCompile(`^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`)
+
 func parseExpiry(text string) (Expiry, error) {
-	if after, err := time.ParseDuration(text); err == nil && after > 0 {
+	if after, err := time.ParseDuration(text); err == nil && after > 0 && duration.MatchString(text) {
 		return Expiry{After: after}, nil
 	}
 	if at, err := time.Parse(time.RFC3339, text); err == nil {

@@ -264,6 +264,9 @@ func TestSchema(t *testing.T) {
 // Whatever a file holds, reading it ends with a policy that the schema takes as well, or with errors that have a place.
 func FuzzPolicy(f *testing.F) {
 	f.Add(whole)
+	for _, expires := range []string{"+1h", ".5h", "1.h", "1\u03bcs", "1\u00b5s", "1h30m"} {
+		f.Add("version: 1\ngrants: [{path: A, rights: rx, expires: " + expires + "}]")
+	}
 	for _, tt := range faults {
 		f.Add(tt.text)
 	}
