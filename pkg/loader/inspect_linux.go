@@ -51,6 +51,8 @@ func look() engine.EnforcementStatus {
 	lookAtMounts(&s)
 	if os.Geteuid() != 0 {
 		s.Add(engine.PermissionDenied, fmt.Sprintf("running as uid %d", os.Geteuid()))
+	} else if err := mayListPrograms(); err != nil {
+		s.Add(engine.PermissionDenied, "root here may not use BPF, as it is root of a user namespace or lacks CAP_SYS_ADMIN: "+err.Error())
 	}
 	return s
 }
