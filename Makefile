@@ -39,6 +39,8 @@ install: build ## install into PREFIX (/usr/local), below DESTDIR: program, manu
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/thenforce/containers build/thenforce.json contrib/containers/hook.yaml
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/thenforce/containers/policies contrib/containers/policies/*.yaml
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/thenforce/agents contrib/agents/*.yaml
+	install -Dm755 contrib/ci/thenforce-ci $(DESTDIR)$(PREFIX)/bin/thenforce-ci
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/thenforce/ci contrib/ci/action.yml contrib/ci/gitlab-ci.yml contrib/ci/sudoers
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/share/thenforce/containers build/thenforce-runc
 
 deb: ## build/thenforce_VERSION_amd64.deb
@@ -115,7 +117,7 @@ lint: ## formatting, vet on every system, staticcheck, shellcheck
 	$(GO) vet ./... && $(GO) vet -tags vm ./...
 	GOOS=windows $(GO) vet ./... && GOOS=darwin $(GO) vet ./...
 	$(GO) tool staticcheck ./... && $(GO) tool staticcheck -tags vm ./...
-	shellcheck scripts/* demo/* .ci/run packaging/p* contrib/containers/thenforce-runc
+	shellcheck scripts/* demo/* .ci/run packaging/p* contrib/containers/thenforce-runc contrib/ci/thenforce-ci
 	$(GO) mod tidy -diff
 
 clean: ## remove build/
