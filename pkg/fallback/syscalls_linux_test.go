@@ -163,6 +163,9 @@ func TestSystemCalls(t *testing.T) {
 		} {
 			total := 0
 			counts := systemCalls(t, test.what, root, target)
+			// Go's scheduler makes these when it pleases.
+			delete(counts, unix.SYS_FUTEX)
+			delete(counts, unix.SYS_SCHED_YIELD)
 			for _, n := range counts {
 				total += n
 			}

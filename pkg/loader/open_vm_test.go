@@ -74,8 +74,14 @@ func TestOpenReplacesAnotherBuild(t *testing.T) {
 		t.Error("programs were replaced under a live jail")
 	}
 	kept.Close()
-	if err := e.DeleteJail(stage.jail.ID); err != nil {
+	jails, err := e.Jails() // the stage has two
+	if err != nil {
 		t.Fatal(err)
+	}
+	for _, j := range jails {
+		if err := e.DeleteJail(j.ID); err != nil {
+			t.Fatal(err)
+		}
 	}
 	replaced := openVerified(t)
 	if now, _, _ := replaced.attached(); now[0] == before[0] {
