@@ -401,7 +401,7 @@ __noinline __u64 tf_find(struct question *q)
 #define TF_HASH_SEED 0xcbf29ce484222325ULL
 #define TF_HASH_FACTOR 0x9e3779b97f4a7c15ULL
 
-/* The hash of a dentry's name; pkg/loader's nameHash is the same. */
+/* The hash of a dentry's name; pkg/loader's nameHash is the same. 0: the name cannot be read. */
 __noinline __u64 tf_hash_name(__u64 dentry)
 {
 	struct dentry *d = (void *)dentry;
@@ -409,13 +409,16 @@ __noinline __u64 tf_hash_name(__u64 dentry)
 	__u32 len = BPF_CORE_READ(d, d_name.len);
 	__u64 hash = TF_HASH_SEED ^ len, word, n;
 
+	if (!len) /* no dentry has an empty name: it was not read */
+		return 0;
 	for (__u32 at = 0; at < TF_NAME_BYTES && at < len; at += sizeof(word)) {
 		n = len - at;
 		asm volatile("" : "+r"(n)); /* see ascend */
 		if (n > sizeof(word))
 			n = sizeof(word);
 		word = 0;
-		bpf_probe_read_kernel(&word, n, name + at);
+		if (bpf_probe_read_kernel(&word, n, name + at))
+			return 0;
 		hash = (hash ^ word) * TF_HASH_FACTOR;
 		hash ^= hash >> 32;
 	}
@@ -504,6 +507,8 @@ __noinline int tf_judge_names(struct question *q)
 		if (folds_names((void *)dentry))
 			return NAME_DENIED;
 		key.hash = tf_hash_name(dentry);
+		if (!key.hash)
+			return NAME_DENIED;
 		edge = bpf_map_lookup_elem(&tf_names, &key);
 		if (!edge)
 			return NAME_FREE;

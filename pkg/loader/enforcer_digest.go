@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "43cb20d5a1c47a8b2eb5d35c3109693a6966e47bb3d406addca4f293055ea752"
+const objectDigest = "8c43553b433d4c16c809fec9c2a0b3fc82b2e0dd8767fdf3b06cd1d25534a6af"
