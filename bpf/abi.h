@@ -20,6 +20,9 @@ enum tf_limit {
 	TF_MAX_SIBLINGS = 4096,	  /* processes that setpgid looks through for a group's leader */
 	TF_MAX_PTYS = 65536,	  /* pseudo terminals that jails opened */
 	TF_MEMBER_BITS = 65536,	  /* bits of the first subject filter */
+	TF_GRANTED_CELLS = 131072, /* of the filter of granted inode numbers */
+	TF_VERDICT_BITS = 10,	  /* binary logarithm of the verdicts that each CPU remembers */
+	TF_VERDICT_AGE = 1024,	  /* ticks of the kernel's clock (1 to 10 s) that one is remembered for */
 	TF_MAX_DEPTH = 4096,	  /* dentries one walk may pass; a deeper object is denied (depth) */
 	TF_MAX_NESTING = 64,	  /* cgroup levels the slow subject test looks at */
 	TF_MAX_INNER = 4,	  /* jails around one another */
@@ -51,6 +54,7 @@ enum tf_mark {
 	TF_EXPANDED = 256, /* tf_expansions has the object */
 	TF_ADDS_ONLY = 512, /* the policy does not grant the object: there are only its expansions, and the walk goes on */
 	TF_HOSTS_OWN = 1024, /* a preset\'s: its symbolic links are the host\'s, and may be followed in any jail */
+	TF_NO_FILE = 2048, /* the object is no regular file, see tf_global.granted_files */
 };
 
 #define TF_GONE 1 /* in tf_grant.expires: the file system is unmounted, and its device number may be another's */
@@ -258,6 +262,7 @@ struct tf_name {
 	__u32 node; /* where the name leads; 0: it is denied, with all below it */
 };
 
+
 /* The inode of a pseudo terminal in its devpts. */
 struct tf_pty_key {
 	__u64 ino;
@@ -368,10 +373,17 @@ struct tf_global {
 	__u32 btrfs_id;			    /* offset of root_key.objectid in struct btrfs_root */
 	__u32 next_policy;		    /* the last policy number given out; none is ever used twice */
 	__u32 arming;			    /* a pending jail was made since the programs were loaded */
-	__u32 pad;
+	__u32 epoch;			    /* raised after every change of grants, jails or members; see cache.h */
 	__u32 next_serial;		    /* the last serial number given to an object; none is ever used twice */
-	__u32 pad2;
+	__u32 pad;
 	__u64 attached[2];		    /* bit i: the loader's i-th program exists on this kernel and was attached */
+	/*
+	 * How many grants have an inode number that falls into a cell, modulo TF_GRANTED_CELLS. Counted up before a grant
+	 * is written and down after it is deleted, so that zero means: no grant. A full cell stays full. Those that may be
+	 * of a regular file are counted by themselves as well: small numbers are everywhere, but files are granted rarely.
+	 */
+	__u16 granted[TF_GRANTED_CELLS];
+	__u16 granted_files[TF_GRANTED_CELLS];
 };
 
 #endif

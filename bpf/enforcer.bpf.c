@@ -49,6 +49,9 @@
  *  bprm_check_security   a container's task is judged from here on                  ENOMEM
  *  task_alloc            and what it starts                                         ENOMEM
  *
+ * What was allowed is remembered by directory (cache.h): file_open, mmap_file, file_mprotect and the making of names ask
+ * there first.
+ *
  * sched_process_free (tracepoint) a task that is gone is forgotten
  * cgroup_mkdir    (tracepoint) a cgroup made inside a jail is a member before any task can enter it
  * cgroup_rmdir    (tracepoint) a removed cgroup is forgotten
@@ -95,6 +98,7 @@ const enum tf_judge_as *unused_judge_as __attribute__((unused));
 #include "event.h"
 #include "verdict.h"
 #include "walk.h"
+#include "cache.h"
 #include "arming.h"
 #include "special.h"
 #include "open.h"

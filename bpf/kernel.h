@@ -30,6 +30,10 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct seqcount {
+	unsigned int sequence;
+};
+
 struct super_block {
 	__u32 s_dev;
 	unsigned long s_flags;
@@ -87,6 +91,7 @@ struct mount {
 	struct dentry *mnt_mountpoint;
 	struct vfsmount mnt;
 	struct mnt_namespace *mnt_ns;
+	__u64 mnt_id_unique; /* since 6.8 */
 };
 
 struct path {
@@ -284,6 +289,7 @@ struct unix_sock {
 #define CGROUP_MAGIC 0x27e0eb
 #define CGROUP2_MAGIC 0x63677270
 #define BTRFS_MAGIC 0x9123683E
+#define EXT4_MAGIC 0xEF53
 #define DEVPTS_MAGIC 0x1cd1
 #define HUGETLBFS_MAGIC 0x958458f6
 #define NSFS_MAGIC 0x6e736673
@@ -294,6 +300,7 @@ struct unix_sock {
 #define SECRETMEM_MAGIC 0x5345434d
 #define SOCKFS_MAGIC 0x534F434B
 #define TMPFS_MAGIC 0x01021994
+#define XFS_MAGIC 0x58465342
 
 /* linux/pid.h: enum pid_type */
 #define PIDTYPE_PID 0

@@ -3,7 +3,10 @@
 #ifndef TF_MAPS_H
 #define TF_MAPS_H
 
-struct tf_global tf_state SEC(".data.global");
+/* By a pragma and not by SEC, so that the object file does not hold its zeroes. */
+#pragma clang section bss = ".data.global"
+struct tf_global tf_state;
+#pragma clang section bss = ""
 
 /* The maps and all they hold; names are cut to 15 characters by the kernel. */
 
@@ -83,6 +86,30 @@ struct {
 	__type(key, struct tf_grant_key);
 	__type(value, struct tf_expanded);
 } tf_expansions SEC(".maps");
+
+/* A verdict that is remembered; see cache.h. */
+struct tf_verdict {
+	__u64 turn;    /* odd while it is being written */
+	__u64 cgroup;  /* of the task */
+	__u64 mount;   /* see mount_id */
+	__u64 ino;     /* of the directory, or of an object that is itself a grant */
+	__u64 volume;  /* the same's on btrfs, else 0 */
+	__u64 expires; /* as in tf_grant */
+	__u64 since;   /* when it was stored, in ticks of the kernel's clock */
+	__u32 generation;
+	__u32 epoch;  /* tf_state.epoch and */
+	__u32 moves;  /* read_moves() before the walk */
+	__u32 rights; /* that the walk found */
+	__u64 opens;  /* that were allowed from here, whatever lay here: counted where it costs least */
+};
+
+/* Verdicts that are remembered, at places that hash their keys. Writer: programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1 << TF_VERDICT_BITS);
+	__type(key, __u32);
+	__type(value, struct tf_verdict);
+} tf_verdicts SEC(".maps");
 
 /* tf_event records, each cut to its path. Writer: programs. */
 struct {

@@ -40,10 +40,17 @@ static __always_inline int judge_create(enum tf_hook hook, const struct path *di
 	struct dentry *parent = dir->dentry;
 	struct vfsmount *mnt = dir->mnt;
 	struct subject s;
+	__u64 cgroup = cgroup_of(bpf_get_current_task_btf());
 
+	if (!may_be_judged(cgroup))
+		return 0;
+	if (!device && recall(cgroup, parent, parent->d_inode, mnt, TF_CREATE)) {
+		count_verdict(NULL, hook, false);
+		return 0;
+	}
 	if (!find_subject(&s))
 		return 0;
-	if (s.jail && !device && is_plainly_allowed(s.jail, parent, mnt, TF_CREATE)) {
+	if (!device && is_plainly_allowed(&s, parent, mnt, TF_CREATE)) {
 		count_verdict(s.jail, hook, false);
 		return 0;
 	}

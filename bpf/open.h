@@ -3,26 +3,21 @@
 #ifndef TF_OPEN_H
 #define TF_OPEN_H
 
+/* By arithmetic: with each branch here the verifier would look at all that follows once more. */
 static __always_inline __u32 rights_of_open(__u32 flags)
 {
+	__u32 mode = flags & O_ACCMODE;
 	__u32 need;
 
+	if (!(flags & (O_ACCMODE | O_TRUNC | O_TMPFILE_BIT | FMODE_EXEC)))
+		return TF_READ; /* nearly all */
+	asm volatile("" : "+r"(mode)); /* else what follows is computed for those as well */
+	_Static_assert(O_RDWR == 2 && TF_READ == 1 && TF_WRITE == 2, "mode + 1");
 	if (flags & FMODE_EXEC)
 		return TF_EXEC;
-	switch (flags & O_ACCMODE) {
-	case 0:
-		need = TF_READ;
-		break;
-	case O_WRONLY:
-		need = TF_WRITE;
-		break;
-	default: /* O_RDWR, and 3, which ioctl-only openers use */
-		need = TF_READ | TF_WRITE;
-	}
-	if (flags & O_TRUNC)
-		need |= TF_WRITE;
-	if (flags & O_TMPFILE_BIT)
-		need |= TF_CREATE;
+	need = mode + 1 - (mode == O_ACCMODE); /* O_RDWR, and 3, which ioctl-only openers use: both */
+	need |= flags / (O_TRUNC / TF_WRITE) & TF_WRITE;
+	need |= flags / (O_TMPFILE_BIT / TF_CREATE) & TF_CREATE;
 	return need;
 }
 
@@ -37,24 +32,34 @@ int tf_file_open(unsigned long long *ctx)
 	struct file *file = (void *)ctx[0];
 	struct dentry *dentry;
 	struct vfsmount *mnt;
+	volatile struct tf_verdict *known;
 	struct tf_root *root;
 	struct subject s;
+	__u64 cgroup;
 	__u32 need;
 
 	if (earlier(ctx, 1))
 		return earlier(ctx, 1);
-	/* Of the exec that arms a container's task, already what is executed is judged. */
-	if (!find_subject(&s) && !(file->f_flags & FMODE_EXEC && arms(&s, &root)))
+	cgroup = cgroup_of(bpf_get_current_task_btf());
+	if (!may_be_judged(cgroup))
 		return 0;
 	mnt = file->f_path.mnt;
 	dentry = file->f_path.dentry;
+	need = rights_of_open(file->f_flags);
+	known = recall(cgroup, dentry, file->f_inode, mnt, need);
+	if (known) {
+		known->opens++;
+		return 0;
+	}
+	/* Of the exec that arms a container's task, already what is executed is judged. */
+	if (!find_subject(&s) && !(file->f_flags & FMODE_EXEC && arms(&s, &root)))
+		return 0;
 	if (is_overlay_layer(mnt))
 		return 0;
 	/* 6.1 opens a regular file of an overlay a second time, with the overlay's path and the layer's inode. */
 	if (mnt->mnt_sb->s_magic == OVERLAYFS_MAGIC && file->f_inode != dentry->d_inode)
 		return 0;
-	need = rights_of_open(file->f_flags);
-	if (s.jail && is_plainly_allowed(s.jail, dentry, mnt, need)) {
+	if (is_plainly_allowed(&s, dentry, mnt, need)) {
 		count_verdict(s.jail, TF_HOOK_FILE_OPEN, false);
 		return 0;
 	}
@@ -123,11 +128,18 @@ static __always_inline int judge_mapping(enum tf_hook hook, struct file *file)
 	struct vfsmount *mnt = file->f_path.mnt;
 	struct subject s;
 	bool layer;
+	__u64 cgroup = cgroup_of(bpf_get_current_task_btf());
 
-	if (!find_subject(&s))
+	if (!may_be_judged(cgroup))
 		return 0;
 	layer = is_overlay_layer(mnt);
-	if (!layer && s.jail && is_plainly_allowed(s.jail, dentry, mnt, TF_EXEC)) {
+	if (!layer && recall(cgroup, dentry, dentry->d_inode, mnt, TF_EXEC)) {
+		count_verdict(NULL, hook, false);
+		return 0;
+	}
+	if (!find_subject(&s))
+		return 0;
+	if (!layer && is_plainly_allowed(&s, dentry, mnt, TF_EXEC)) {
 		count_verdict(s.jail, hook, false);
 		return 0;
 	}

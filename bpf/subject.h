@@ -7,6 +7,7 @@ struct subject {
 	struct tf_jail *jail; /* the innermost; NULL: a member whose jail is not there, to be denied */
 	__u64 cgroup;
 	__u32 slot;
+	bool outer; /* the cgroup has a jail further in, which does not judge this task yet */
 };
 
 static __always_inline __u64 cgroup_of(struct task_struct *task)
@@ -18,6 +19,9 @@ static __always_inline bool may_be_member(__u64 cgroup)
 {
 	return tf_state.members[(cgroup / 64) % (TF_MEMBER_BITS / 64)] >> (cgroup % 64) & 1;
 }
+
+/* Whether a task of a cgroup may have to be judged: false for all but a few that are in no jail. */
+static __always_inline bool may_be_judged(__u64 cgroup) { return may_be_member(cgroup) || tf_state.overflow; }
 
 /* tf_members was full when some cgroup was made: ask for the ancestors too. Slow and rare, but never a way out. */
 static __noinline struct tf_member *member_by_ancestor(void)
@@ -60,7 +64,8 @@ static __always_inline bool find_member(struct subject *s, struct task_struct *t
 	struct tf_member *member;
 
 	s->cgroup = cgroup_of(task);
-	if (!may_be_member(s->cgroup) && !tf_state.overflow)
+	s->outer = false;
+	if (!may_be_judged(s->cgroup))
 		return false;
 	member = bpf_map_lookup_elem(&tf_members, &s->cgroup);
 	if (!member && tf_state.overflow)
@@ -92,6 +97,7 @@ static __noinline bool find_judge(struct subject *s)
 	for (int i = 0; i < TF_MAX_INNER && s->jail && s->jail->flags & TF_JAIL_PENDING; i++) {
 		s->slot = s->jail->parent - 1;
 		s->jail = jail_around(s->jail);
+		s->outer = true;
 	}
 	return s->jail;
 }

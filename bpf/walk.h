@@ -12,6 +12,8 @@ struct walk {
 	__u32 rights;  /* of the deciding grant, with what expansions add */
 	__u32 code;
 	__u32 steps;
+	__u32 granted; /* the deciding grant's rights alone, */
+	__u64 expires; /* and when it ends, as in tf_grant */
 };
 
 /*
@@ -75,6 +77,12 @@ static __always_inline void identify(__u64 inode, __u64 magic, struct tf_grant_k
 static __always_inline bool is_special(__u64 magic)
 {
 	return magic == BTRFS_MAGIC || magic == OVERLAYFS_MAGIC || magic == PROC_MAGIC;
+}
+
+/* Whether some policy may have a grant of an inode with that number: none is missed, now and then one is made up. */
+static __always_inline bool may_be_granted(__u64 ino)
+{
+	return tf_state.granted[ino % TF_GRANTED_CELLS];
 }
 
 /* What tells an object from another that had its number before or will have it: overlayfs has no generations. */
@@ -145,7 +153,7 @@ static long walk_step(__u32 step, struct walk *w)
 {
 	struct dentry *at = w->at, *parent;
 	struct inode *inode = at->d_inode;
-	struct tf_grant *grant;
+	struct tf_grant *grant = NULL;
 
 	w->steps = step + 1;
 	if (!inode) {
@@ -160,7 +168,8 @@ static long walk_step(__u32 step, struct walk *w)
 		bpf_core_read(&address, sizeof(address), &at->d_inode);
 		identify(address, inode->i_sb->s_magic, &w->key);
 	}
-	grant = bpf_map_lookup_elem(&tf_grants, &w->key);
+	if (may_be_granted(w->key.ino)) /* a look-up is most of what a step costs */
+		grant = bpf_map_lookup_elem(&tf_grants, &w->key);
 	if (grant) {
 		__u32 generation = generation_of(inode->i_generation, &w->key);
 
@@ -170,6 +179,8 @@ static long walk_step(__u32 step, struct walk *w)
 			/* With denied names below the grant it takes the long way. */
 			w->code = grant->node ? TF_DENIED_NAME : check_grant(grant, generation);
 			w->rights = rights_with(grant->rights, w->added);
+			w->granted = grant->rights & TF_ALL_RIGHTS;
+			w->expires = grant->expires;
 			return 1;
 		}
 	}
@@ -217,22 +228,6 @@ static __always_inline bool is_enforcers_own(__u64 magic)
 	return magic == CGROUP2_MAGIC || magic == CGROUP_MAGIC || magic == BPF_FS_MAGIC;
 }
 
-/* Whether the innermost jail allows need by the short way: typed loads, no crossing of mounts, nothing special. */
-static __always_inline bool is_plainly_allowed(const struct tf_jail *jail, struct dentry *dentry,
-					       struct vfsmount *mnt, __u32 need)
-{
-	struct inode *inode = dentry->d_inode;
-	struct walk w;
-	__u16 type;
-
-	if (!inode || jail->parent || is_enforcers_own(dentry->d_sb->s_magic))
-		return false;
-	type = inode->i_mode & S_IFMT;
-	if (type == S_IFCHR || type == S_IFBLK)
-		return false;
-	return !walk(jail, dentry, mnt, &w) && (w.rights & need) == need;
-}
-
 /* The result of a long walk in one number, for a function that is checked by itself can only return such. */
 #define FOUND_CODE(found) ((found) & 0xff)
 #define FOUND_RIGHTS(found) ((found) >> 8 & 0xff)
@@ -266,7 +261,7 @@ static __always_inline void look_at(struct long_walk *w, struct dentry *at)
 {
 	struct super_block *sb = NULL;
 	struct inode *inode = NULL;
-	struct tf_grant *grant;
+	struct tf_grant *grant = NULL;
 	unsigned long magic = 0;
 	__u32 generation = 0;
 
@@ -285,7 +280,8 @@ static __always_inline void look_at(struct long_walk *w, struct dentry *at)
 	if (is_enforcers_own(magic))
 		w->found.own = 1;
 	w->found.code = TF_NO_GRANT;
-	grant = bpf_map_lookup_elem(&tf_grants, &w->key);
+	if (may_be_granted(w->key.ino))
+		grant = bpf_map_lookup_elem(&tf_grants, &w->key);
 	if (!grant)
 		return;
 	generation = generation_of(generation, &w->key);

@@ -85,19 +85,21 @@ type enforcerTfExpansion struct {
 }
 
 type enforcerTfGlobal struct {
-	_          structs.HostLayout
-	Members    [1024]uint64
-	Overflow   uint32
-	BtrfsReady uint32
-	BtrfsInode uint32
-	BtrfsRoot  uint32
-	BtrfsId    uint32
-	NextPolicy uint32
-	Arming     uint32
-	Pad        uint32
-	NextSerial uint32
-	Pad2       uint32
-	Attached   [2]uint64
+	_            structs.HostLayout
+	Members      [1024]uint64
+	Overflow     uint32
+	BtrfsReady   uint32
+	BtrfsInode   uint32
+	BtrfsRoot    uint32
+	BtrfsId      uint32
+	NextPolicy   uint32
+	Arming       uint32
+	Epoch        uint32
+	NextSerial   uint32
+	Pad          uint32
+	Attached     [2]uint64
+	Granted      [131072]uint16
+	GrantedFiles [131072]uint16
 }
 
 type enforcerTfGrant struct {
@@ -246,6 +248,9 @@ const (
 	enforcerTfLimitTF_MAX_SIBLINGS   enforcerTfLimit = 4096
 	enforcerTfLimitTF_MAX_PTYS       enforcerTfLimit = 65536
 	enforcerTfLimitTF_MEMBER_BITS    enforcerTfLimit = 65536
+	enforcerTfLimitTF_GRANTED_CELLS  enforcerTfLimit = 131072
+	enforcerTfLimitTF_VERDICT_BITS   enforcerTfLimit = 10
+	enforcerTfLimitTF_VERDICT_AGE    enforcerTfLimit = 1024
 	enforcerTfLimitTF_MAX_DEPTH      enforcerTfLimit = 4096
 	enforcerTfLimitTF_MAX_NESTING    enforcerTfLimit = 64
 	enforcerTfLimitTF_MAX_INNER      enforcerTfLimit = 4
@@ -267,6 +272,7 @@ const (
 	enforcerTfMarkTF_EXPANDED  enforcerTfMark = 256
 	enforcerTfMarkTF_ADDS_ONLY enforcerTfMark = 512
 	enforcerTfMarkTF_HOSTS_OWN enforcerTfMark = 1024
+	enforcerTfMarkTF_NO_FILE   enforcerTfMark = 2048
 )
 
 type enforcerTfMember struct {
@@ -359,6 +365,22 @@ type enforcerTfRoot struct {
 	Pad        uint32
 }
 
+type enforcerTfVerdict struct {
+	_          structs.HostLayout
+	Turn       uint64
+	Cgroup     uint64
+	Mount      uint64
+	Ino        uint64
+	Volume     uint64
+	Expires    uint64
+	Since      uint64
+	Generation uint32
+	Epoch      uint32
+	Moves      uint32
+	Rights     uint32
+	Opens      uint64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -376,6 +398,7 @@ const (
 	enforcerMapTfPtys                  = "tf_ptys"
 	enforcerMapTfRoots                 = "tf_roots"
 	enforcerMapTfRuns                  = "tf_runs"
+	enforcerMapTfVerdicts              = "tf_verdicts"
 	enforcerProgTfBpf                  = "tf_bpf"
 	enforcerProgTfBpfKernelArg         = "tf_bpf_kernel_arg"
 	enforcerProgTfBprmCheckSecurity    = "tf_bprm_check_security"
@@ -578,6 +601,7 @@ type enforcerMapSpecs struct {
 	TfPtys       *ebpf.MapSpec `ebpf:"tf_ptys"`
 	TfRoots      *ebpf.MapSpec `ebpf:"tf_roots"`
 	TfRuns       *ebpf.MapSpec `ebpf:"tf_runs"`
+	TfVerdicts   *ebpf.MapSpec `ebpf:"tf_verdicts"`
 }
 
 // enforcerVariableSpecs contains global variables before they are loaded into the kernel.
@@ -632,6 +656,7 @@ type enforcerMaps struct {
 	TfPtys       *ebpf.Map `ebpf:"tf_ptys"`
 	TfRoots      *ebpf.Map `ebpf:"tf_roots"`
 	TfRuns       *ebpf.Map `ebpf:"tf_runs"`
+	TfVerdicts   *ebpf.Map `ebpf:"tf_verdicts"`
 }
 
 func (m *enforcerMaps) Close() error {
@@ -649,6 +674,7 @@ func (m *enforcerMaps) Close() error {
 		m.TfPtys,
 		m.TfRoots,
 		m.TfRuns,
+		m.TfVerdicts,
 	)
 }
 

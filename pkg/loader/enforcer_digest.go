@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "8c43553b433d4c16c809fec9c2a0b3fc82b2e0dd8767fdf3b06cd1d25534a6af"
+const objectDigest = "d7deeb63129ef8e4fff11116ba711769c64003cee9ca455e28435c07c15ad49b"

@@ -51,7 +51,7 @@ type Enforcer struct {
 	learnProgram, judgeProgram, followProgram           *ebpf.Program
 	jails, members, grants, events, canary, runs, proof *ebpf.Map
 	names, objects, ptys, roots, armed, expansions      *ebpf.Map
-	global                                              *ebpf.Map
+	verdicts, global                                    *ebpf.Map
 
 	headers map[uint64]*cachedHeader
 
@@ -76,6 +76,7 @@ func (e *Enforcer) maps() map[string]**ebpf.Map {
 		enforcerMapTfPtys:       &e.ptys,
 		enforcerMapTfRoots:      &e.roots,
 		enforcerMapTfArmed:      &e.armed,
+		enforcerMapTfVerdicts:   &e.verdicts,
 		globalPin:               &e.global,
 	}
 }
@@ -183,6 +184,7 @@ func Inspect(opts Options) engine.EnforcementStatus {
 	}
 	defer e.Close()
 	e.report(&status, false)
+	e.countRuns(&status)
 	status.Settle()
 	return status
 }
@@ -197,6 +199,7 @@ func Verify(opts Options) (engine.EnforcementStatus, error) {
 	}
 	e, status, err := openLocked(opts, true)
 	if e != nil {
+		e.countRuns(&status)
 		e.Close()
 	}
 	return status, err
@@ -570,7 +573,7 @@ func (e *Enforcer) report(s *engine.EnforcementStatus, locked bool) {
 	for i, a := range attachments {
 		if e.expected(i) {
 			s.Hooks = append(s.Hooks, engine.HookStatus{
-				Name: a.name, Required: true, Attached: now[i] != enforcerTfProofEntry{}, Runs: e.runsOf(a),
+				Name: a.name, Required: true, Attached: now[i] != enforcerTfProofEntry{},
 			})
 		}
 	}
@@ -640,21 +643,6 @@ func (e *Enforcer) attached() (entries []enforcerTfProofEntry, lost, skipped []s
 		}
 	}
 	return entries, lost, skipped
-}
-
-func (e *Enforcer) runsOf(a attachment) uint64 {
-	if a.hook < 0 {
-		return 0
-	}
-	var perCPU []uint64
-	if err := e.runs.Lookup(uint32(a.hook), &perCPU); err != nil {
-		return 0
-	}
-	var sum uint64
-	for _, n := range perCPU {
-		sum += n
-	}
-	return sum
 }
 
 // validProof reads the record of the last passed canaries. It is valid for exactly what is attached now.

@@ -187,14 +187,17 @@ func (e *Enforcer) mark(key enforcerTfGrantKey) error {
 	err := e.grants.Lookup(key, &grant)
 	switch {
 	case errors.Is(err, ebpf.ErrKeyNotExist):
-		grant = enforcerTfGrant{Rights: uint16(enforcerTfMarkTF_EXPANDED | enforcerTfMarkTF_ADDS_ONLY)}
+		err = e.addGrant(key, enforcerTfGrant{Rights: uint16(enforcerTfMarkTF_EXPANDED | enforcerTfMarkTF_ADDS_ONLY)})
+		if err != nil {
+			return full("mark grant", err)
+		}
+		return nil
 	case err != nil:
 		return fmt.Errorf("look up grant: %w", err)
 	case grant.Rights&uint16(enforcerTfMarkTF_EXPANDED) != 0:
 		return nil
-	default:
-		grant.Rights |= uint16(enforcerTfMarkTF_EXPANDED)
 	}
+	grant.Rights |= uint16(enforcerTfMarkTF_EXPANDED)
 	if err := e.grants.Put(key, grant); err != nil {
 		return full("mark grant", err)
 	}
@@ -208,7 +211,7 @@ func (e *Enforcer) unmark(key enforcerTfGrantKey) error {
 	var grant enforcerTfGrant
 	err := e.grants.Lookup(key, &grant)
 	if err == nil && grant.Rights&uint16(enforcerTfMarkTF_ADDS_ONLY) != 0 {
-		err = e.grants.Delete(key)
+		err = e.deleteGrant(key)
 	}
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("unmark grant: %w", err)

@@ -84,6 +84,7 @@ type GrantInfo struct {
 	node   uint16 // on the way to denied names; 0: nothing below is denied
 	denied bool   // by its name: all rights are taken, and grants on the way do not bring them back
 	open   bool   // from JailSpec.Open
+	mode   uint32 // as st_mode; 0: not known
 }
 
 // Jail is one live jail.
@@ -222,6 +223,7 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	if err := e.enter(spec.Cgroup, enforcerTfMember{Jail: id, Slot: uint32(slot)}, outerID); err != nil {
 		return nil, err
 	}
+	e.forgetVerdicts() // of a jail around this one, or in it
 	return j, nil
 }
 
@@ -297,7 +299,7 @@ func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string
 		seen[id.key(0)] = len(grants)
 		g := GrantInfo{
 			Path: path, Device: id.Device.String(), Inode: id.Inode, Volume: id.Volume, Generation: id.Generation,
-			Rights: rights.String(), Source: source, dev: uint32(id.Device),
+			Rights: rights.String(), Source: source, dev: uint32(id.Device), mode: id.Mode,
 		}
 		if !expires.IsZero() {
 			at := expires.UTC()
@@ -337,7 +339,7 @@ func (e *Enforcer) learnAll(spec JailSpec) (grants []GrantInfo, notices []string
 		seen[id.key(0)] = len(grants)
 		grants = append(grants, GrantInfo{
 			Path: path, Device: id.Device.String(), Inode: id.Inode, Volume: id.Volume, Generation: id.Generation,
-			Rights: engine.None.String(), Source: engine.SourcePolicy, dev: uint32(id.Device), denied: true,
+			Rights: engine.None.String(), Source: engine.SourcePolicy, dev: uint32(id.Device), mode: id.Mode, denied: true,
 		})
 	})
 	if err != nil {
@@ -839,6 +841,7 @@ func (e *Enforcer) dropLocked(j *Jail) error {
 	policy := s.Policy
 	isCanary := s.Flags&uint32(enforcerTfJailFlagTF_JAIL_CANARY) != 0
 	atomic.StoreUint32(&s.Flags, 0)
+	e.forgetVerdicts()
 	if j.Grants == nil {
 		if r, err := e.readPolicy(formatID(j.id)); err == nil {
 			j.Grants, j.Denied = r.grants(), r.Denied

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/thenforce/thenforce/pkg/engine"
+	"golang.org/x/sys/unix"
 )
 
 // prepared is a policy whose objects the kernel has named, as it is going to lie in the maps. It has no number yet.
@@ -70,6 +71,9 @@ func (p *prepared) encode() error {
 		}
 		if g.Source == engine.SourcePreset {
 			p.values[i].Rights |= uint16(enforcerTfMarkTF_HOSTS_OWN)
+		}
+		if kind := g.mode & unix.S_IFMT; kind != 0 && kind != unix.S_IFREG {
+			p.values[i].Rights |= uint16(enforcerTfMarkTF_NO_FILE)
 		}
 		p.digest += digestGrant(g.key(0), p.values[i])
 	}
@@ -136,7 +140,7 @@ func each[K, V any](m *ebpf.Map, f func(K, V)) error {
 func (e *Enforcer) install(policy uint32, p *prepared) error {
 	for i, g := range p.grants {
 		key, value := g.key(policy), p.values[i]
-		if err := e.grants.Update(key, value, ebpf.UpdateNoExist); err != nil {
+		if err := e.addGrant(key, value); err != nil {
 			return full(fmt.Sprintf("write grant %s", g.Path), err)
 		}
 		var back enforcerTfGrant
@@ -151,7 +155,7 @@ func (e *Enforcer) install(policy uint32, p *prepared) error {
 func (e *Enforcer) erase(policy uint32, grants []GrantInfo, denied []string) error {
 	var errs []error
 	for _, g := range grants {
-		if err := e.grants.Delete(g.key(policy)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := e.deleteGrant(g.key(policy)); err != nil {
 			errs = append(errs, fmt.Errorf("delete grant %s: %w", g.Path, err))
 		}
 	}

@@ -192,6 +192,7 @@ func (e *Enforcer) swap(slot int, policy, flags uint32) {
 		keep := uint32(old>>32)&^policyFlags | uint32(old>>32)&uint32(enforcerTfJailFlagTF_JAIL_MONITOR)
 		set := flags & policyFlags &^ uint32(enforcerTfJailFlagTF_JAIL_MONITOR)
 		if atomic.CompareAndSwapUint64(word, old, uint64(policy)|uint64(keep|set)<<32) {
+			e.forgetVerdicts()
 			return
 		}
 	}
@@ -251,6 +252,7 @@ func (e *Enforcer) resume(id string) error {
 	if err != nil {
 		return err
 	}
+	e.forgetVerdicts()
 	e.setMonitor(slot, r.Monitor)
 	return errors.Join(e.writeHeader(&r.Header), e.finishReplacing(id, former))
 }

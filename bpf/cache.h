@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The short way to a verdict: what was decided is remembered by directory, so that an open costs the same at every depth.
+ *
+ * Remembered are the rights that a walk from a directory found, for a cgroup. They hold for what lies in that directory as
+ * well, unless an object is itself a grant: then its number is in the filter of granted numbers, and it is looked up by
+ * itself. Only what is plainly allowed is remembered, never a denial.
+ *
+ * What could make a remembered verdict wrong, and what stands against it:
+ *
+ *  a directory moves          The sequence of rename_lock is part of an entry: all dentries move under that lock, and
+ *                             the kernel's own ways up (is_subdir, d_path) rest on it in the same manner.
+ *  grants, jails, members     tf_state.epoch is part of an entry. Whoever changes them raises it afterwards.
+ *   change
+ *  a grant expires            Its instant is in the entry.
+ *  rights are for a time      Expansions only add, so what the grant gives without them is remembered.
+ *  it is another mount        An entry is for one mount, whose root never changes. Nothing else about mounts matters
+ *                             within one; for a jail that follows mounts nothing is remembered.
+ *  an inode number is used    The generation is part of an entry. On file systems that have none (overlayfs), or of
+ *   again                     which it is not known what theirs are worth, nothing is remembered.
+ *  a 32-bit number wraps      No entry lives longer than TF_VERDICT_AGE.
+ *  two keys share a place     The whole key is compared.
+ *  it is half written         Places are per CPU, and tasks of one CPU that preempt each other see it by the turn.
+ *
+ * Epoch and sequence are read before the walk and stored with what it found, so an entry that something changed under is
+ * born dead.
+ */
+#ifndef TF_CACHE_H
+#define TF_CACHE_H
+
+/* Weak: a kernel may hide its addresses (kptr_restrict), and an old one has no such function. */
+extern void rename_lock __ksym __weak;
+extern void mount_lock __ksym __weak;
+extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
+
+/*
+ * Nothing that was remembered before is found again. To be called after every change to what a walk rests on, moves
+ * aside.
+ */
+static __always_inline void forget_verdicts(void) { __sync_fetch_and_add(&tf_state.epoch, 1); }
+
+static __always_inline bool has_unique_mounts(void)
+{
+	return bpf_core_field_exists(struct mount, mnt_id_unique) && bpf_rdonly_cast;
+}
+
+/*
+ * What is read where an entry is looked up, in forms that are loaded from at once: a cast is a call to the compiler, which
+ * then has to put all else away, so all casts are made first.
+ */
+struct sources {
+	const struct seqcount *renames;
+	const struct mount *mount;
+};
+
+static __always_inline struct sources sources_of(struct vfsmount *mnt)
+{
+	struct sources from = {};
+
+	if (bpf_rdonly_cast)
+		from.renames = bpf_rdonly_cast(&rename_lock, bpf_core_type_id_kernel(struct seqcount));
+	if (has_unique_mounts())
+		from.mount = bpf_rdonly_cast((void *)mnt - bpf_core_field_offset(struct mount, mnt),
+					     bpf_core_type_id_kernel(struct mount));
+	return from;
+}
+
+/*
+ * Tells mounts apart. Since Linux 6.8 each has a number of its own for good. Before that it is the address: whatever is
+ * mounted later at the same one has been added under mount_lock, so see read_moves.
+ */
+static __always_inline __u64 mount_id(const struct sources *from, struct vfsmount *mnt)
+{
+	return has_unique_mounts() ? from->mount->mnt_id_unique : (__u64)mnt;
+}
+
+/* A number that is another one after every move of a dentry, and odd during one. */
+static __always_inline __u32 read_moves(const struct sources *from)
+{
+	__u32 moves = 1, mounts = 1;
+
+	if (has_unique_mounts())
+		return from->renames->sequence;
+	bpf_probe_read_kernel(&moves, sizeof(moves), &rename_lock);
+	bpf_probe_read_kernel(&mounts, sizeof(mounts), &mount_lock);
+	/* Both only grow, so the sum stays only while both do. */
+	return (moves + mounts) | (moves & 1) | (mounts & 1);
+}
+
+static __always_inline __u64 volume_of(struct dentry *dentry)
+{
+	__u64 inode = 0;
+
+	bpf_core_read(&inode, sizeof(inode), &dentry->d_inode);
+	return volume_at(inode);
+}
+
+/* Spreads numbers: 2^64 divided by the golden ratio. */
+#define TF_MIX 0x9E3779B97F4A7C15ULL
+
+/* Whether an object is looked up by itself, and not by its directory. */
+static __always_inline bool stands_alone(struct inode *inode)
+{
+	return (inode->i_mode & S_IFMT) != S_IFREG || tf_state.granted_files[inode->i_ino % TF_GRANTED_CELLS];
+}
+
+static __always_inline __u32 place_of(__u64 ino, __u64 cgroup)
+{
+	return (ino ^ cgroup << 32) * TF_MIX >> (64 - TF_VERDICT_BITS);
+}
+
+/*
+ * The verdict that is remembered, if it says that the tasks of a cgroup may use an object with all of need. It is written
+ * for speed: a load from an object that the verifier does not vouch for is eight instructions, a look-up in a hash two
+ * hundred. What is read of an inode that is not there reads as zero, and no inode has that number.
+ */
+static __always_inline volatile struct tf_verdict *recall(__u64 cgroup, struct dentry *dentry, struct inode *inode,
+							  struct vfsmount *mnt, __u32 need)
+{
+	struct sources from = sources_of(mnt);
+	volatile struct tf_verdict *v;
+	struct dentry *at = dentry;
+	__u64 ino, turn, differs;
+	__u32 place;
+
+	if (!stands_alone(inode)) {
+		at = dentry->d_parent;
+		inode = at->d_inode;
+	}
+	ino = inode->i_ino;
+	place = place_of(ino, cgroup);
+	v = bpf_map_lookup_elem(&tf_verdicts, &place);
+	if (!v)
+		return NULL;
+	turn = v->turn;
+	differs = (v->cgroup ^ cgroup) | (v->ino ^ ino) | (v->generation ^ inode->i_generation) |
+		  (v->epoch ^ tf_state.epoch) | (v->moves ^ read_moves(&from)) | (need & ~v->rights) | (turn & 1);
+	/* The mount by itself, for it may be an address: the verifier lets nothing but a comparison be made of one. */
+	if (differs || v->mount != mount_id(&from, mnt) || bpf_jiffies64() - v->since > TF_VERDICT_AGE)
+		return NULL;
+	if (v->volume && v->volume != volume_of(at))
+		return NULL;
+	if (v->expires && bpf_ktime_get_boot_ns() >= v->expires)
+		return NULL;
+	return v->turn == turn ? v : NULL;
+}
+
+/* What is read before a walk, so that what changes during it can be told. */
+struct before {
+	__u32 epoch;
+	__u32 moves;
+};
+
+static __always_inline struct before read_before(const struct sources *from)
+{
+	struct before before = { .epoch = tf_state.epoch, .moves = 1 };
+
+	/* Without the addresses nothing is ever remembered. */
+	if (&rename_lock && &mount_lock)
+		before.moves = read_moves(from);
+	return before;
+}
+
+/* Remembers what a walk from an object found. */
+static __always_inline void remember(struct before before, __u64 cgroup, const struct walk *w, struct dentry *dentry,
+				     __u64 mount)
+{
+	struct inode *inode = dentry->d_inode;
+	volatile struct tf_verdict *v;
+	struct dentry *at = dentry;
+	__u64 turn, ino, volume = 0;
+	__u32 place, generation;
+
+	if (stands_alone(inode)) {
+		/* A file that is no grant may have other names, in other directories. */
+		if (w->steps != 1 && (inode->i_mode & S_IFMT) != S_IFDIR)
+			return;
+	} else if (w->steps == 1) {
+		return; /* it was granted just now */
+	} else {
+		at = dentry->d_parent;
+		inode = at->d_inode;
+	}
+	generation = inode->i_generation;
+	ino = inode->i_ino;
+	if (before.moves & 1 || !generation)
+		return;
+	switch (dentry->d_sb->s_magic) {
+	case EXT4_MAGIC:
+	case TMPFS_MAGIC:
+	case XFS_MAGIC:
+		break;
+	case BTRFS_MAGIC:
+		volume = volume_of(at);
+		if (volume == ~0ULL)
+			return;
+		break;
+	default:
+		return;
+	}
+	place = place_of(ino, cgroup);
+	v = bpf_map_lookup_elem(&tf_verdicts, &place);
+	if (!v)
+		return;
+	turn = v->turn;
+	if (turn & 1 || __sync_val_compare_and_swap(&v->turn, turn, turn + 1) != turn)
+		return; /* another task of this CPU is at it */
+	v->cgroup = cgroup;
+	v->mount = mount;
+	v->ino = ino;
+	v->volume = volume;
+	v->expires = w->expires;
+	v->since = bpf_jiffies64();
+	v->generation = generation;
+	v->epoch = before.epoch;
+	v->moves = before.moves;
+	v->rights = w->granted;
+	v->turn = turn + 2;
+}
+
+/*
+ * Whether the subject's jail allows need by the short way: typed loads, no crossing of mounts, nothing special. Where
+ * the answer is the whole cgroup's it is remembered.
+ */
+static __always_inline bool is_plainly_allowed(const struct subject *s, struct dentry *dentry, struct vfsmount *mnt,
+					       __u32 need)
+{
+	struct sources from = sources_of(mnt);
+	struct before before = read_before(&from);
+	struct inode *inode = dentry->d_inode;
+	struct walk w;
+	__u16 type;
+
+	if (!s->jail || !inode || s->jail->parent || is_enforcers_own(dentry->d_sb->s_magic))
+		return false;
+	if (walk(s->jail, dentry, mnt, &w) || (w.rights & need) != need)
+		return false;
+	/* Being inside the workspace is not enough for a device: the node itself must be the grant. */
+	type = inode->i_mode & S_IFMT;
+	if ((type == S_IFCHR || type == S_IFBLK) && w.steps != 1)
+		return false;
+	if (!s->outer && !(s->jail->flags & (TF_JAIL_CANARY | TF_JAIL_FOLLOW_MOUNTS)))
+		remember(before, s->cgroup, &w, dentry, mount_id(&from, mnt));
+	return true;
+}
+
+#endif
