@@ -178,7 +178,7 @@ func passDescriptor(s *scene, deny bool) error {
 
 // proveAndReport runs all canaries and records the proof. The caller holds the lock.
 func (e *Enforcer) proveAndReport() engine.EnforcementStatus {
-	status := look()
+	status := look(e.opts)
 	before, _, _ := e.attached()
 	if err := e.writeProof(nil); err != nil { // whatever was proven before counts no longer
 		status.Add(engine.MapMismatch, "write proof: "+err.Error())

@@ -13,6 +13,9 @@ import (
 	"github.com/thenforce/thenforce/pkg/engine"
 )
 
+// allowing is a program that allows everything.
+var allowing = asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
+
 // alwaysAllow puts in the place of one hook's program one that allows everything, attached and pinned as the real one is.
 func alwaysAllow(t *testing.T, e *Enforcer, i int) {
 	t.Helper()
@@ -25,7 +28,7 @@ func alwaysAllow(t *testing.T, e *Enforcer, i int) {
 		t.Fatal(err)
 	}
 	spec := object.Programs[chosen[i]].Copy()
-	spec.Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
+	spec.Instructions = allowing
 	program, err := ebpf.NewProgram(spec)
 	if err != nil {
 		t.Fatal(err)

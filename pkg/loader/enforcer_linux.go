@@ -99,7 +99,7 @@ const (
 // are live can still be listed and deleted. An error means that the status could not be found out.
 func Open(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
 	opts = opts.withDefaults()
-	status := look()
+	status := look(opts)
 	if hasBlocking(status) {
 		status.Settle()
 		return nil, status, nil
@@ -112,7 +112,7 @@ func Open(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
 			return e, status, nil
 		}
 		e.Close()
-		status = look()
+		status = look(opts)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, withLoadError(status, err), nil
 	}
@@ -123,7 +123,7 @@ func Open(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
 // meanwhile. Programs of another build, with maps of the same ABI, are replaced where no jail depends on them; else
 // they stay in force.
 func openLocked(opts Options, prove bool) (*Enforcer, engine.EnforcementStatus, error) {
-	status := look()
+	status := look(opts)
 	unlock, err := lock(opts)
 	if err != nil {
 		return nil, status, err
@@ -168,7 +168,7 @@ func OpenLoaded(opts Options) (*Enforcer, error) {
 // Inspect says what is in force without loading, attaching or changing anything.
 func Inspect(opts Options) engine.EnforcementStatus {
 	opts = opts.withDefaults()
-	status := look()
+	status := look(opts)
 	if hasCode(status, engine.PermissionDenied) || hasCode(status, engine.BPFFSMissing) {
 		status.Settle()
 		return status
@@ -192,7 +192,7 @@ func Inspect(opts Options) engine.EnforcementStatus {
 // Verify runs the canaries again whatever has been proven before, loading the programs first where they are not.
 func Verify(opts Options) (engine.EnforcementStatus, error) {
 	opts = opts.withDefaults()
-	status := look()
+	status := look(opts)
 	if hasBlocking(status) {
 		status.Settle()
 		return status, nil
@@ -532,7 +532,8 @@ func (e *Enforcer) Close() error {
 	return errors.Join(errs...)
 }
 
-// Unload detaches and unpins everything. It refuses while jails live, unless forced.
+// Unload detaches and unpins everything, and what other versions have left unused. It refuses while jails live, or while
+// programs of another version are attached, unless forced.
 func Unload(opts Options, force bool) error {
 	opts = opts.withDefaults()
 	unlock, err := lock(opts)
@@ -543,7 +544,6 @@ func Unload(opts Options, force bool) error {
 	e, err := adopt(opts)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return removePins(opts.staging())
 	case err != nil && !force:
 		return err
 	case err == nil:
@@ -553,10 +553,19 @@ func Unload(opts Options, force bool) error {
 			return fmt.Errorf("unload: there are live jails (%d) that would no longer be enforced: delete them first (thenforce jail list), or use --force", live)
 		}
 	}
-	if err := removePins(opts.pins()); err != nil {
-		return err
+	var errs []error
+	for _, dir := range opts.otherVersions() {
+		if !force && pinnedLinks(dir) > 0 {
+			errs = append(errs, fmt.Errorf("unload: %s holds attached programs of another version, and maybe live jails: unload them with that version, or use --force", dir))
+			continue
+		}
+		errs = append(errs, removePins(dir))
 	}
-	return os.RemoveAll(filepath.Join(opts.StateDir, "jails"))
+	errs = append(errs, removePins(opts.staging()), removePins(opts.pins()))
+	for _, dir := range []string{"jails", "replacing"} {
+		errs = append(errs, os.RemoveAll(filepath.Join(opts.StateDir, dir)))
+	}
+	return errors.Join(errs...)
 }
 
 // removePins removes a folder of pins; one that is not there is fine. A program stays attached until the last pin or
@@ -613,7 +622,10 @@ func (e *Enforcer) report(s *engine.EnforcementStatus, locked bool) {
 	}
 }
 
-func linkPin(a attachment) string { return "link_" + a.name }
+// linkPrefix begins the names of pinned links, in every version.
+const linkPrefix = "link_"
+
+func linkPin(a attachment) string { return linkPrefix + a.name }
 
 // attached asks the kernel which program every link runs. A link that is lost has the zero entry, as has one that this
 // kernel needs none of. skipped names programs that the kernel skipped because the same program was already running on

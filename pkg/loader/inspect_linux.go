@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -22,7 +23,7 @@ const (
 )
 
 // look fills in everything that can be seen without touching a BPF object.
-func look() engine.EnforcementStatus {
+func look(opts Options) engine.EnforcementStatus {
 	s := engine.EnforcementStatus{
 		Backend: "bpf-lsm",
 		LSM:     []string{},
@@ -49,6 +50,7 @@ func look() engine.EnforcementStatus {
 		s.BTF = true
 	}
 	lookAtMounts(&s)
+	lookAtOtherVersions(&s, opts)
 	if os.Geteuid() != 0 {
 		s.Add(engine.PermissionDenied, fmt.Sprintf("running as uid %d", os.Geteuid()))
 	} else if err := mayListPrograms(); err != nil {
@@ -100,6 +102,43 @@ func lookAtMounts(s *engine.EnforcementStatus) {
 	if !onFileSystem(bpffsPath, unix.BPF_FS_MAGIC) {
 		s.Add(engine.BPFFSMissing, bpffsPath+" is not a BPF file system")
 	}
+}
+
+// lookAtOtherVersions looks for what versions with another ABI have pinned. Their programs judge as well as long as their
+// links are there, by maps that this build cannot read: so nobody could say what is in force.
+func lookAtOtherVersions(s *engine.EnforcementStatus, opts Options) {
+	for _, dir := range opts.otherVersions() {
+		if links := pinnedLinks(dir); links > 0 {
+			s.Add(engine.StalePins, fmt.Sprintf("%s holds attached programs (%d) of a version with another ABI, and maybe live jails: end those with that version", dir, links))
+		} else {
+			s.Add(engine.OldPinsUnused, dir)
+		}
+	}
+}
+
+// pinnedLinks counts the attached programs of a pin folder, whatever version's.
+func pinnedLinks(dir string) int {
+	links, err := filepath.Glob(filepath.Join(dir, linkPrefix+"*"))
+	if err != nil {
+		return 0 // a bad pattern, which this is not
+	}
+	return len(links)
+}
+
+// otherVersions lists the pin folders of other ABIs.
+func (o Options) otherVersions() []string {
+	entries, err := os.ReadDir(o.PinRoot)
+	if err != nil {
+		return nil // none, or none that this process may see: then it is told so anyway
+	}
+	var dirs []string
+	for _, entry := range entries {
+		name := entry.Name()
+		if strings.HasPrefix(name, "v") && name != filepath.Base(o.pins()) && name != filepath.Base(o.staging()) {
+			dirs = append(dirs, filepath.Join(o.PinRoot, name))
+		}
+	}
+	return dirs
 }
 
 // cgroupMount finds the cgroup v2 hierarchy, alone or beside v1 (hybrid), that nothing else is mounted over.

@@ -55,10 +55,14 @@ func (e *Enforcer) compareMaps() []string {
 			wrong = append(wrong, fmt.Sprintf("jail %s: the cgroup %s is no member of it any more", h.ID, h.Cgroup))
 		}
 	}
-	for cgroup, jail := range members {
+	unfiltered := 0
+	for cgroup := range members {
 		if word := atomic.LoadUint64(&e.state.Members[cgroup/64%uint64(len(e.state.Members))]); word>>(cgroup%64)&1 == 0 {
-			wrong = append(wrong, fmt.Sprintf("jail %s: the cgroup with id %d is not in the first filter", formatID(jail), cgroup))
+			unfiltered++
 		}
+	}
+	if unfiltered > 0 {
+		wrong = append(wrong, fmt.Sprintf("jailed cgroups (%d) are not in the first filter, and not judged", unfiltered))
 	}
 	return wrong
 }

@@ -1,0 +1,231 @@
+//go:build vm
+
+package loader
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/thenforce/thenforce/pkg/engine"
+)
+
+// wantReason checks that the state is unverified for a reason, whoever asks and however, and that no jail is made.
+func wantReason(t *testing.T, code engine.EnforcementCode, detail string) {
+	t.Helper()
+	has := func(how string, status engine.EnforcementStatus) {
+		t.Helper()
+		for _, r := range status.Reasons {
+			if r.Code == code && r.Blocking && strings.Contains(r.Detail, detail) && r.Fix != "" && status.State != engine.Verified {
+				return
+			}
+		}
+		t.Errorf("%s: want %s with %q: %v %v", how, code, detail, status.State, status.Reasons)
+	}
+	has("inspect", Inspect(Options{}))
+	status, err := Verify(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	has("verify", status)
+	e, status, err := Open(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e != nil {
+		e.Close()
+	}
+	has("open", status)
+}
+
+func TestLostLink(t *testing.T) {
+	e := openVerified(t)
+	for _, name := range []string{"file_open", "cgroup_mkdir"} {
+		at := -1
+		for i, a := range attachments {
+			if a.name == name {
+				at = i
+			}
+		}
+		pin := filepath.Join(e.opts.pins(), linkPin(attachments[at]))
+		if err := os.Remove(pin); err != nil {
+			t.Fatal(err)
+		}
+		wantReason(t, engine.LinkLost, name)
+	}
+	// The fix that the reason gives works.
+	if err := Unload(Options{}, true); err != nil {
+		t.Fatal(err)
+	}
+	openVerified(t)
+}
+
+func TestPinsOfAnotherABI(t *testing.T) {
+	e := openVerified(t)
+	other := filepath.Join(e.opts.PinRoot, "v0")
+	if err := os.Mkdir(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(other) })
+	again, err := e.runs.Clone() // a map that is pinned already would be moved
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if err := again.Pin(filepath.Join(other, "tf_runs")); err != nil {
+		t.Fatal(err)
+	}
+	status := Inspect(Options{})
+	if status.State != engine.Verified || !hasCode(status, engine.OldPinsUnused) {
+		t.Errorf("unused pins: %v %v", status.State, status.Reasons)
+	}
+	// A program of it that is attached.
+	object, err := loadEnforcer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := object.Programs["tf_capable"].Copy()
+	spec.Instructions = allowing
+	program, err := ebpf.NewProgram(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	l, err := attach(attachment{name: "capable", kind: lsmHook}, program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.Pin(filepath.Join(other, "link_capable")); err != nil {
+		t.Fatal(err)
+	}
+	wantReason(t, engine.StalePins, other)
+	if err := Unload(Options{}, false); err == nil || !strings.Contains(err.Error(), "another version") {
+		t.Errorf("unload: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(other, "link_capable")); err != nil {
+		t.Errorf("it was removed all the same: %v", err)
+	}
+	if err := Unload(Options{}, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(other); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left: %v", err)
+	}
+	openVerified(t)
+}
+
+func TestIncompletePins(t *testing.T) {
+	e := openVerified(t)
+	if err := os.Remove(filepath.Join(e.opts.pins(), enforcerMapTfGrants)); err != nil {
+		t.Fatal(err)
+	}
+	wantReason(t, engine.StalePins, enforcerMapTfGrants)
+	if err := Unload(Options{}, false); err == nil {
+		t.Error("unload took pins for complete that are not")
+	}
+	if err := Unload(Options{}, true); err != nil {
+		t.Fatal(err)
+	}
+	openVerified(t)
+}
+
+// A map that is full refuses a jail, with its reason, and nothing of it is left.
+func TestFullMaps(t *testing.T) {
+	e := openVerified(t)
+	c := newCell(t, e)
+	fill(t, e.grants, int(enforcerTfLimitTF_MAX_GRANTS)-entriesOf[enforcerTfGrantKey, enforcerTfGrant](t, e.grants)-1,
+		func(i int) (enforcerTfGrantKey, enforcerTfGrant) {
+			return enforcerTfGrantKey{Ino: uint64(i), Dev: ^uint32(0)}, enforcerTfGrant{}
+		})
+	full := func(err error) {
+		t.Helper()
+		var unverified *engine.UnverifiedError
+		if !errors.As(err, &unverified) || unverified.Reasons[0].Code != engine.MapFull {
+			t.Errorf("want map-full: %v", err)
+		}
+	}
+	s := &scene{}
+	if err := s.makeCgroup("/sys/fs/cgroup", "full-"); err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	spec := c.spec(engine.Read)
+	spec.Cgroup, spec.CgroupPath = s.cgroup, s.path
+	_, err := e.CreateJail(spec)
+	full(err)
+	_, err = e.Replace(c.jail.ID, c.spec(engine.AllRights))
+	full(err)
+	c.want(t, "truncate /in/a/file", eacces) // the former policy
+	if jails, err := e.Jails(); err != nil || len(jails) != 1 {
+		t.Errorf("%v, %v", jails, err)
+	}
+	empty(t, e.grants, func(k enforcerTfGrantKey, _ enforcerTfGrant) bool { return k.Dev == ^uint32(0) })
+	c.wantVerified(t)
+	c.want(t, "open /in/a/file", noErrno)
+}
+
+// With the table of members full, a cgroup that is made inside a jail cannot be entered: its tasks are found by their
+// ancestors, and the state says so.
+func TestFullMembers(t *testing.T) {
+	t.Cleanup(func() {
+		if err := Unload(Options{}, true); err != nil { // what was full once stays slow until then
+			t.Error(err)
+		}
+	})
+	e := openVerified(t)
+	c := newCell(t, e)
+	fill(t, e.members, int(enforcerTfLimitTF_MAX_CGROUPS)-entriesOf[uint64, enforcerTfMember](t, e.members),
+		func(i int) (uint64, enforcerTfMember) { return 1<<40 | uint64(i), enforcerTfMember{} })
+	sub := filepath.Join(c.path, "sub")
+	if err := os.Mkdir(sub, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(sub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	child, err := startCanary(dir, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, child, "open "+c.base+"/out/file", eacces)
+	want(t, child, "open "+c.base+"/in/a/file", noErrno)
+	wantReason(t, engine.MapFull, "")
+	if err := errors.Join(child.stop(), removeCgroup(sub)); err != nil {
+		t.Error(err)
+	}
+	empty(t, e.members, func(id uint64, _ enforcerTfMember) bool { return id>>40 == 1 })
+}
+
+// fill puts as many entries into a map.
+func fill[K, V any](t *testing.T, m *ebpf.Map, n int, entry func(int) (K, V)) {
+	t.Helper()
+	keys, values := make([]K, n), make([]V, n)
+	for i := range n {
+		keys[i], values[i] = entry(i)
+	}
+	if done, err := m.BatchUpdate(keys, values, nil); err != nil || done != n {
+		t.Fatalf("filled %d of %d: %v", done, n, err)
+	}
+}
+
+// empty takes entries out again.
+func empty[K, V any](t *testing.T, m *ebpf.Map, which func(K, V) bool) {
+	t.Helper()
+	var keys []K
+	if err := each(m, func(k K, v V) {
+		if which(k, v) {
+			keys = append(keys, k)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.BatchDelete(keys, nil); err != nil {
+		t.Fatal(err)
+	}
+}
