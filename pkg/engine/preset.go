@@ -52,6 +52,7 @@ var presets = map[Preset][]presetEntry{PresetSystem: presetSystem}
 var presetSystem = []presetEntry{
 	// What starts programs. On merged systems all but /usr are links into it.
 	{"/usr", Read | Exec, "programs, shared libraries and their data"},
+	{"/usr/local", Read | Exec, "what the machine's owner installed, where it is a mount of its own"},
 	{"/bin", Read | Exec, "#!/bin/sh, where not merged into /usr"},
 	{"/sbin", Read | Exec, "ldconfig and others, where not merged"},
 	{"/lib", Read | Exec, "shared libraries, where not merged"},
@@ -149,8 +150,10 @@ var presetSystem = []presetEntry{
 	{"/proc/sys/vm/max_map_count", Read, "the JVM, Elasticsearch: mapping limit"},
 	{"/proc/sys/vm/mmap_min_addr", Read, "wine, qemu-user: lowest address"},
 	{"/proc/sys/vm/overcommit_memory", Read, "malloc of glibc and jemalloc, redis"},
-	{"/sys/devices/system/cpu/online", Read, "sysconf(_SC_NPROCESSORS_ONLN) of glibc"},
-	{"/sys/devices/system/cpu/possible", Read, "sysconf(_SC_NPROCESSORS_CONF), jemalloc, libbpf"},
+	// A folder of facts alone; nobody in a jail may write there.
+	{"/sys/devices/system/cpu", Read, "sysconf(_SC_NPROCESSORS_ONLN) of glibc, jemalloc; lscpu, the JVM, hwloc: topology, caches"},
+	{"/sys/devices/system/node", Read, "numactl, lscpu, libnuma in databases: which memory is near"},
+	{"/sys/kernel/cpu_byteorder", Read, "lscpu"},
 	{"/sys/kernel/mm/transparent_hugepage/enabled", Read, "jemalloc, the JVM, redis"},
 	{"/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", Read, "the Go runtime at start"},
 }
