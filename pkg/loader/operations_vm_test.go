@@ -59,6 +59,8 @@ func unquote(words []string) ([]string, error) {
 }
 
 var moreOperations = map[string]func(a []string) error{
+	"deny": denyBy,
+	"race": raceToRead,
 	// Opening.
 	"openw":     func(a []string) error { return withFile(a[0], unix.O_WRONLY, closed) },
 	"openrw":    func(a []string) error { return withFile(a[0], unix.O_RDWR, closed) },
