@@ -76,7 +76,7 @@ func (a *app) showEvents(filter eventlog.Filter, follow bool) error {
 		}
 		select {
 		case <-stop:
-			return merge.flush()
+			follow = false // once more, so that nothing from before the signal is missing
 		case <-time.After(200 * time.Millisecond):
 		}
 	}

@@ -70,46 +70,46 @@ func (l *Log) collect(ctx context.Context, wait bool) error {
 		return err
 	}
 	defer ring.Close()
-	for last := false; !last; {
-		last = !wait || ctx.Err() != nil
-		if err := l.take(ring, last); err != nil {
+	for wait && ctx.Err() == nil {
+		if _, err := l.take(ring, time.Now().Add(pause)); err != nil {
 			return err
 		}
 	}
-	return nil
+	// All that is there now, and not what comes meanwhile: in a flood that would never end.
+	for start := time.Now(); ; {
+		newest, err := l.take(ring, start)
+		if err != nil || newest.IsZero() || newest.After(start) {
+			return err
+		}
+	}
 }
 
 // pause is how long a collector waits before it looks again whether it shall end.
 const pause = 50 * time.Millisecond
 
-// take moves all that is in the ring; when it is not the last time it waits a moment for the first event.
-func (l *Log) take(ring *loader.EventReader, last bool) error {
-	deadline := time.Now()
-	if !last {
-		deadline = deadline.Add(pause)
-	}
+// take moves what is in the ring, or a part of it, and gives the time of the newest event that it moved: none, where
+// there was nothing until the deadline.
+func (l *Log) take(ring *loader.EventReader, deadline time.Time) (newest time.Time, err error) {
 	var lines bytes.Buffer
-	for {
+	for lines.Len() <= 1<<20 {
 		event, err := ring.Read(deadline)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
 		if err != nil {
-			return err
+			return newest, err
 		}
 		line, err := json.Marshal(event)
 		if err != nil {
-			return err
+			return newest, err
 		}
 		lines.Write(append(line, '\n'))
-		if lines.Len() > 1<<20 {
-			break
-		}
+		newest = event.Time
 	}
 	if lines.Len() == 0 {
-		return nil
+		return newest, nil
 	}
-	return l.append(lines.Bytes())
+	return newest, l.append(lines.Bytes())
 }
 
 // lock makes this process the collector. When another one is, waiting for it is right for a caller that needs all
