@@ -433,6 +433,36 @@ func TestMemoryOfAnotherMount(t *testing.T) {
 	})
 }
 
+// What is mounted over the workspace while its jail runs is not the workspace, to whom goes there by its path; who is below
+// it already still is.
+func TestMountOverTheWorkspace(t *testing.T) {
+	eachFileSystem(t, func(m *memory) {
+		m.write("in/file", "in/d/file", "out/file", "out/d/file")
+		m.know("in/file")
+		m.know("in/d/file")
+		m.want(noErrno, "hold in/d")
+		for _, from := range []string{"out", "in/d", "tmpfs"} {
+			kind, flags := "", uintptr(unix.MS_BIND)
+			if from == "tmpfs" {
+				kind, flags = from, 0
+			}
+			if err := unix.Mount(m.path(from), m.in, kind, flags, ""); err != nil {
+				m.Fatal(err)
+			}
+			if from == "tmpfs" {
+				m.write("in/file")
+			}
+			m.want(eacces, "open in/file")
+			m.want(noErrno, "openheld file")
+			m.want(eacces, "openheld ../file") // up to the mount point, and on to what is mounted there
+			if err := unix.Unmount(m.in, 0); err != nil {
+				m.Fatal(err)
+			}
+			m.want(noErrno, "open in/file")
+		}
+	})
+}
+
 // A number that is given to another directory brings nothing along. ext4 gives out the lowest one that is free.
 func TestMemoryOfReusedNumbers(t *testing.T) {
 	m := newMemory(t, "/mnt/ext4")
