@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"github.com/thenforce/thenforce/internal/eventlog"
 	"github.com/thenforce/thenforce/pkg/loader"
@@ -26,7 +27,8 @@ func (a *app) eventsCommand() *cobra.Command {
 
 Events wait in the kernel until a thenforce command takes them to the log in
 ` + eventlog.Dir + `, which keeps the newest 32 MiB. What finds the kernel's 4 MiB full is
-lost and counted (thenforce status).`,
+lost and counted: a line says how many were (with --json {"time","lost"}), and
+thenforce status.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			filter := eventlog.Filter{}
@@ -60,6 +62,7 @@ func (a *app) showEvents(filter eventlog.Filter, follow bool) error {
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	merge := merger{print: a.printEvent}
 	reader := log.Reader(filter)
+	reader.Lost = a.printLoss
 	defer reader.Close()
 	for {
 		if err := log.Drain(); err != nil && !errors.Is(err, eventlog.ErrBusy) {
@@ -80,6 +83,24 @@ func (a *app) showEvents(filter eventlog.Filter, follow bool) error {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
+}
+
+// drainEvents moves what waits in the kernel to the log. Where another process is at it, that is as well.
+func drainEvents(log *eventlog.Log) {
+	if err := log.Drain(); err != nil && !errors.Is(err, eventlog.ErrBusy) {
+		logrus.Warnf("events: %v", err)
+	}
+}
+
+func (a *app) printLoss(l eventlog.Loss) error {
+	if a.json {
+		return printJSON(os.Stdout, struct {
+			Time time.Time `json:"time"`
+			Lost uint64    `json:"lost"`
+		}{l.Time, l.Lost})
+	}
+	_, err := fmt.Printf("%s  %s  %s were lost: nobody read them in time\n", l.Time.Local().Format("15:04:05.000"), l.Jail, count(l.Lost, "event"))
+	return err
 }
 
 func (a *app) printEvent(e loader.Event) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"github.com/thenforce/thenforce/internal/cgroup"
+	"github.com/thenforce/thenforce/internal/eventlog"
 	"github.com/thenforce/thenforce/pkg/engine"
 	"github.com/thenforce/thenforce/pkg/loader"
 )
@@ -319,6 +320,7 @@ func (a *app) jailDeleteCommand() *cobra.Command {
 		Args:    exactArgs("ID"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return withJail(args[0], func(enforcer *loader.Enforcer, jail *loader.Jail) error {
+				drainEvents(eventlog.New(eventlog.Dir, loader.Options{})) // with the jail goes the count of what is lost
 				return enforcer.DeleteJail(jail.ID)
 			})
 		},

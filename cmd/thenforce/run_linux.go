@@ -381,9 +381,7 @@ func (r *run) collect() func() {
 		if err := <-done; err != nil && !errors.Is(err, eventlog.ErrBusy) {
 			logrus.Warnf("events: %v", err)
 		}
-		if err := log.Drain(); err != nil && !errors.Is(err, eventlog.ErrBusy) {
-			logrus.Warnf("events: %v", err)
-		}
+		drainEvents(log)
 		r.enforcer.Refresh(r.jail)
 		r.denials = r.jail.Denials
 		if r.flags.report == "" {

@@ -4,7 +4,8 @@
 //
 // The ring has one read position for everybody, so what one process takes no other can. Whoever wants to see events
 // (run, events) therefore collects: under a lock it moves all that is in the ring to the log, and reads them there.
-// While nobody collects, the kernel keeps the newest 4 MiB or so and counts what finds no room.
+// While nobody collects, the kernel keeps the oldest 4 MiB or so and counts what finds no room: who collects then writes
+// down how many they were.
 //
 // The log is two files of JSON lines, the newer and the older one. When the newer is full it becomes the older, and the
 // one before is dropped, so the log never takes more than twice MaxFile bytes.
@@ -36,6 +37,7 @@ const MaxFile = 16 << 20
 const (
 	newer = "events.jsonl"
 	older = "events.1.jsonl"
+	told  = "events.lost.json" // by jail, how many lost events the log tells of
 )
 
 // Log is the log in one directory.
@@ -71,7 +73,8 @@ func (l *Log) collect(ctx context.Context, wait bool) error {
 	}
 	defer ring.Close()
 	for wait && ctx.Err() == nil {
-		if _, err := l.take(ring, time.Now().Add(pause)); err != nil {
+		_, err := l.take(ring, time.Now().Add(pause))
+		if err := errors.Join(err, l.noteLosses(ring.Losses())); err != nil {
 			return err
 		}
 	}
@@ -79,7 +82,7 @@ func (l *Log) collect(ctx context.Context, wait bool) error {
 	for start := time.Now(); ; {
 		newest, err := l.take(ring, start)
 		if err != nil || newest.IsZero() || newest.After(start) {
-			return err
+			return errors.Join(err, l.noteLosses(ring.Losses()))
 		}
 	}
 }
@@ -110,6 +113,48 @@ func (l *Log) take(ring *loader.EventReader, deadline time.Time) (newest time.Ti
 		return newest, nil
 	}
 	return newest, l.append(lines.Bytes())
+}
+
+// Loss is a number of events of a jail that nobody can read: the ring was full.
+type Loss struct {
+	Time time.Time `json:"time"` // when it was noticed
+	Jail string    `json:"jail"`
+	Lost uint64    `json:"lost"`
+}
+
+// lossKey is in the lines of losses and in no others: within a string of JSON a quotation mark stands after a backslash.
+const lossKey = `"lost":`
+
+// noteLosses writes down what was lost since somebody did last. Who is killed meanwhile has it told twice rather than not.
+func (l *Log) noteLosses(losses map[string]uint64) error {
+	if len(losses) == 0 {
+		return nil
+	}
+	path := filepath.Join(l.dir, told)
+	before := map[string]uint64{}
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if json.Unmarshal(text, &before) != nil {
+		clear(before) // damaged, or not there: all is told again
+	}
+	var lines bytes.Buffer
+	for jail, lost := range losses {
+		if lost <= before[jail] {
+			continue
+		}
+		if err := json.NewEncoder(&lines).Encode(Loss{Time: time.Now().UTC(), Jail: jail, Lost: lost - before[jail]}); err != nil {
+			return err
+		}
+	}
+	if lines.Len() == 0 {
+		return nil
+	}
+	if text, err = json.Marshal(losses); err != nil {
+		return err
+	}
+	return errors.Join(l.append(lines.Bytes()), os.WriteFile(path+".new", text, 0o600), os.Rename(path+".new", path))
 }
 
 // lock makes this process the collector. When another one is, waiting for it is right for a caller that needs all
@@ -165,12 +210,15 @@ type Filter struct {
 	Since time.Time // not before
 }
 
-func (f Filter) wants(e loader.Event) bool {
-	return (f.Jail == "" || f.Jail == e.Jail) && !e.Time.Before(f.Since)
+func (f Filter) wants(jail string, at time.Time) bool {
+	return (f.Jail == "" || f.Jail == jail) && !at.Before(f.Since)
 }
 
 // Reader reads the log from its beginning on, and what is added later.
 type Reader struct {
+	// Lost, where it is set before the first Next, is given the losses in their places among the events.
+	Lost func(Loss) error
+
 	log    *Log
 	filter Filter
 	file   *os.File
@@ -266,14 +314,35 @@ func (r *Reader) drain(each func(loader.Event) error) error {
 			return errors.Join(bad, err)
 		}
 		r.line++
-		var e loader.Event
-		if err := json.Unmarshal(r.rest, &e); err != nil {
-			bad = errors.Join(bad, fmt.Errorf("%s:%d: %w", r.file.Name(), r.line, err))
-		} else if r.filter.wants(e) {
-			if err := each(e); err != nil {
-				return &stopError{err}
-			}
+		damaged, err := r.give(each)
+		if err != nil {
+			return &stopError{err}
+		}
+		if damaged != nil {
+			bad = errors.Join(bad, fmt.Errorf("%s:%d: %w", r.file.Name(), r.line, damaged))
 		}
 		r.rest = r.rest[:0]
 	}
+}
+
+// give passes on the line that was read, if it is wanted.
+func (r *Reader) give(each func(loader.Event) error) (damaged, err error) {
+	if bytes.Contains(r.rest, []byte(lossKey)) {
+		var l Loss
+		if err := json.Unmarshal(r.rest, &l); err != nil {
+			return err, nil
+		}
+		if r.Lost == nil || !r.filter.wants(l.Jail, l.Time) {
+			return nil, nil
+		}
+		return nil, r.Lost(l)
+	}
+	var e loader.Event
+	if err := json.Unmarshal(r.rest, &e); err != nil {
+		return err, nil
+	}
+	if !r.filter.wants(e.Jail, e.Time) {
+		return nil, nil
+	}
+	return nil, each(e)
 }

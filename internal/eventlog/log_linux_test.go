@@ -151,3 +151,51 @@ func TestOneCollectorAtATime(t *testing.T) {
 		t.Errorf("a second collector: %v", err)
 	}
 }
+
+// Losses are told once, with what is new since, in their places among the events, and to who wants those of the jail.
+func TestLosses(t *testing.T) {
+	l := newLog(t, MaxFile)
+	note := func(losses map[string]uint64) {
+		t.Helper()
+		if err := l.noteLosses(losses); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tricky := event(1)
+	tricky.Path = `/"lost":7`
+	line, err := json.Marshal(tricky)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.append(append(line, '\n')); err != nil {
+		t.Fatal(err)
+	}
+	note(nil)
+	note(map[string]uint64{"aaaaaaaaaaaa": 5})
+	note(map[string]uint64{"aaaaaaaaaaaa": 5})
+	l.put(t, 2)
+	note(map[string]uint64{"aaaaaaaaaaaa": 7, "bbbbbbbbbbbb": 1})
+	note(map[string]uint64{"bbbbbbbbbbbb": 1}) // the other jail is gone
+	// What was told can be damaged: then it is told again, and not never.
+	if err := os.WriteFile(filepath.Join(l.dir, told), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	note(map[string]uint64{"bbbbbbbbbbbb": 2})
+
+	for jail, want := range map[string]string{"": `/"lost":7 a5 /2 a2 b1 b2`, "aaaaaaaaaaaa": `/"lost":7 a5 /2 a2`, "bbbbbbbbbbbb": "b1 b2"} {
+		var got []string
+		r := l.Reader(Filter{Jail: jail})
+		r.Lost = func(l Loss) error { got = append(got, fmt.Sprint(l.Jail[:1], l.Lost)); return nil }
+		if err := r.Next(func(e loader.Event) error { got = append(got, e.Path); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		// Those of one moment come in no order.
+		if got := strings.Replace(strings.Join(got, " "), "b1 a2", "a2 b1", 1); got != want {
+			t.Errorf("of jail %q: %s, want %s", jail, got, want)
+		}
+	}
+	if err := l.Reader(Filter{}).Next(func(loader.Event) error { return nil }); err != nil {
+		t.Errorf("with nobody asking for losses: %v", err)
+	}
+}

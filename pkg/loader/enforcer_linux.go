@@ -480,13 +480,19 @@ func adopt(opts Options) (_ *Enforcer, err error) {
 	return e, nil
 }
 
+const jailsSize = int(enforcerTfLimitTF_MAX_JAILS) * int(unsafe.Sizeof(enforcerTfJail{}))
+
+func slotsIn(mem []byte) []enforcerTfJail {
+	return unsafe.Slice((*enforcerTfJail)(unsafe.Pointer(&mem[0])), int(enforcerTfLimitTF_MAX_JAILS))
+}
+
 // mapMemory maps the maps that are changed by single stores.
 func (e *Enforcer) mapMemory() error {
-	slots, err := e.mmap(e.jails, int(enforcerTfLimitTF_MAX_JAILS)*int(unsafe.Sizeof(enforcerTfJail{})))
+	slots, err := e.mmap(e.jails, jailsSize)
 	if err != nil {
 		return fmt.Errorf("map jails: %w", err)
 	}
-	e.jailSlots = unsafe.Slice((*enforcerTfJail)(unsafe.Pointer(&slots[0])), int(enforcerTfLimitTF_MAX_JAILS))
+	e.jailSlots = slotsIn(slots)
 	state, err := e.mmap(e.global, int(unsafe.Sizeof(enforcerTfGlobal{})))
 	if err != nil {
 		return fmt.Errorf("map state: %w", err)
@@ -496,17 +502,21 @@ func (e *Enforcer) mapMemory() error {
 }
 
 func (e *Enforcer) mmap(m *ebpf.Map, size int) ([]byte, error) {
+	mem, unmap, err := mapWhole(m, size, unix.PROT_READ|unix.PROT_WRITE)
+	if err == nil {
+		e.unmap = append(e.unmap, unmap)
+	}
+	return mem, err
+}
+
+// mapWhole maps the first bytes of a map, which has to have as many.
+func mapWhole(m *ebpf.Map, size, protection int) (mem []byte, unmap func(), err error) {
 	if have := int(m.ValueSize()) * int(m.MaxEntries()); have < size {
-		return nil, &reasonError{engine.StalePins, fmt.Errorf("pinned map holds %d bytes, this build needs %d", have, size)}
+		return nil, nil, &reasonError{engine.StalePins, fmt.Errorf("pinned map holds %d bytes, this build needs %d", have, size)}
 	}
 	page := os.Getpagesize()
-	size = (size + page - 1) / page * page
-	mem, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, err
-	}
-	e.unmap = append(e.unmap, func() { unix.Munmap(mem) })
-	return mem, nil
+	mem, err = unix.Mmap(m.FD(), 0, (size+page-1)/page*page, protection, unix.MAP_SHARED)
+	return mem, func() { unix.Munmap(mem) }, err
 }
 
 // Close lets go of the descriptors. Nothing in the kernel changes.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -21,22 +22,46 @@ var ErrClosed = ringbuf.ErrClosed
 // EventReader takes events out of the kernel's ring. What one reader takes no other sees: keep to one at a time.
 type EventReader struct {
 	ring   *ringbuf.Reader
-	events *ebpf.Map
+	maps   []*ebpf.Map
+	slots  []enforcerTfJail // mapped: the kernel's own memory
+	unmap  func()
 	record ringbuf.Record
 }
 
 // OpenEvents opens the pinned ring. It errors with fs.ErrNotExist where the programs are not loaded.
-func OpenEvents(opts Options) (*EventReader, error) {
-	m, err := ebpf.LoadPinnedMap(filepath.Join(opts.withDefaults().pins(), enforcerMapTfEvents), nil)
-	if err != nil {
-		return nil, fmt.Errorf("open events: %w", err)
+func OpenEvents(opts Options) (_ *EventReader, err error) {
+	r := &EventReader{unmap: func() {}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("open events: %w", err), r.closeMaps())
+		}
+	}()
+	for _, name := range []string{enforcerMapTfEvents, enforcerMapTfJails} {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(opts.withDefaults().pins(), name), nil)
+		if err != nil {
+			return nil, err
+		}
+		r.maps = append(r.maps, m)
 	}
-	ring, err := ringbuf.NewReader(m)
+	mem, unmap, err := mapWhole(r.maps[1], jailsSize, unix.PROT_READ)
 	if err != nil {
-		m.Close()
-		return nil, fmt.Errorf("open events: %w", err)
+		return nil, err
 	}
-	return &EventReader{ring: ring, events: m}, nil
+	r.slots, r.unmap = slotsIn(mem), unmap
+	r.ring, err = ringbuf.NewReader(r.maps[0])
+	return r, err
+}
+
+// Losses gives, for each jail that lost any, how many events found the ring full since it was made.
+func (r *EventReader) Losses() map[string]uint64 {
+	losses := map[string]uint64{}
+	for i := range r.slots {
+		id, lost := atomic.LoadUint64(&r.slots[i].Id), atomic.LoadUint64(&r.slots[i].Lost)
+		if id != 0 && lost != 0 {
+			losses[formatID(id)] = lost
+		}
+	}
+	return losses
 }
 
 // Read waits for the next event until the deadline; then the error is os.ErrDeadlineExceeded. A deadline that has
@@ -50,7 +75,16 @@ func (r *EventReader) Read(deadline time.Time) (Event, error) {
 }
 
 // Close wakes a Read that waits.
-func (r *EventReader) Close() error { return errors.Join(r.ring.Close(), r.events.Close()) }
+func (r *EventReader) Close() error { return errors.Join(r.ring.Close(), r.closeMaps()) }
+
+func (r *EventReader) closeMaps() error {
+	r.unmap()
+	var errs []error
+	for _, m := range r.maps {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
 
 const eventHead = int(unsafe.Sizeof(enforcerTfEvent{}))
 
