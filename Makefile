@@ -71,11 +71,12 @@ test-vm: ## tests tagged vm, in guests (KERNELS=6.1,6.12,7)
 	$(GO) run ./test/vm test -j 2 --kernels 6.12 --profile full,full-nolsm,systemd,two
 	$(GO) run ./test/vm test -j 2 --kernels 6.1,7 --profile full --run 'TestProfileFull(Container|Podman)' ./cmd/thenforce
 
-soak: ## tests in guests with nothing left out, on every kernel: hours (KERNELS); the output also in build/soak.txt
+soak: ## tests in guests with nothing left out: hours, or a piece (KERNELS PROFILES PACKAGES RUN); added to build/soak.txt
 	$(GO) run ./test/vm setup --kernels $(KERNELS) --full
 	@mkdir -p build
-	{ date -u +%FT%TZ; git describe --always --dirty; \
-	  $(GO) run ./test/vm test --soak --timeout 90m --kernels $(KERNELS); } 2>&1 | tee build/soak.txt
+	{ date -u +%FT%TZ; git describe --always --dirty; set -x; time \
+	  $(GO) run ./test/vm test --soak --timeout 90m --kernels $(KERNELS) $(addprefix --profile ,$(PROFILES)) \
+	    $(if $(RUN),--run '$(RUN)') $(PACKAGES); } 2>&1 | tee -a build/soak.txt
 
 fuzz: ## every fuzz target for FUZZTIME (20s) each
 	@scripts/fuzz $(or $(FUZZTIME),20s)
