@@ -28,9 +28,7 @@
 #ifndef TF_CACHE_H
 #define TF_CACHE_H
 
-/* Weak: a kernel may hide its addresses (kptr_restrict), and an old one has no such function. */
-extern void rename_lock __ksym __weak;
-extern void mount_lock __ksym __weak;
+/* Weak: an old kernel has no such function. */
 extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
 
 /*
@@ -77,14 +75,9 @@ static __always_inline __u64 mount_id(const struct sources *from, struct vfsmoun
 /* A number that is another one after every move of a dentry, and odd during one. */
 static __always_inline __u32 read_moves(const struct sources *from)
 {
-	__u32 moves = 1, mounts = 1;
-
 	if (has_unique_mounts())
 		return from->renames->sequence;
-	bpf_probe_read_kernel(&moves, sizeof(moves), &rename_lock);
-	bpf_probe_read_kernel(&mounts, sizeof(mounts), &mount_lock);
-	/* Both only grow, so the sum stays only while both do. */
-	return (moves + mounts) | (moves & 1) | (mounts & 1);
+	return read_all_moves();
 }
 
 static __always_inline __u64 volume_of(struct dentry *dentry)
@@ -156,7 +149,7 @@ static __always_inline struct before read_before(const struct sources *from)
 	struct before before = { .epoch = tf_state.epoch, .moves = 1 };
 
 	/* Without the addresses nothing is ever remembered. */
-	if (&rename_lock && &mount_lock)
+	if (knows_moves())
 		before.moves = read_moves(from);
 	return before;
 }
@@ -183,7 +176,7 @@ static __always_inline void remember(struct before before, __u64 cgroup, const s
 	}
 	generation = inode->i_generation;
 	ino = inode->i_ino;
-	if (before.moves & 1 || !generation)
+	if (!generation)
 		return;
 	switch (dentry->d_sb->s_magic) {
 	case EXT4_MAGIC:
@@ -220,9 +213,9 @@ static __always_inline void remember(struct before before, __u64 cgroup, const s
 
 /*
  * Whether the subject's jail allows need by the short way: typed loads, no crossing of mounts, nothing special. Where
- * the answer is the whole cgroup's it is remembered.
+ * the answer is the whole cgroup's it is remembered. A function of its own, for the stack of its callers is small.
  */
-static __always_inline bool is_plainly_allowed(const struct subject *s, struct dentry *dentry, struct vfsmount *mnt,
+static __noinline bool is_plainly_allowed(const struct subject *s, struct dentry *dentry, struct vfsmount *mnt,
 					       __u32 need)
 {
 	struct sources from = sources_of(mnt);
@@ -234,6 +227,9 @@ static __always_inline bool is_plainly_allowed(const struct subject *s, struct d
 	if (!s->jail || !inode || s->jail->parent || is_enforcers_own(dentry->d_sb->s_magic))
 		return false;
 	if (walk(s->jail, dentry, mnt, &w) || (w.rights & need) != need)
+		return false;
+	/* Something moved meanwhile, on the way perhaps: the long way can tell. */
+	if (before.moves & 1 || read_moves(&from) != before.moves)
 		return false;
 	/* Being inside the workspace is not enough for a device: the node itself must be the grant. */
 	type = inode->i_mode & S_IFMT;

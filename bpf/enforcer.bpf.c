@@ -97,6 +97,7 @@ const enum tf_judge_as *unused_judge_as __attribute__((unused));
 #include "subject.h"
 #include "event.h"
 #include "verdict.h"
+#include "moves.h"
 #include "walk.h"
 #include "cache.h"
 #include "arming.h"

@@ -65,7 +65,12 @@ struct dentry_operations {
 	void *d_compare;
 };
 
+struct seqcount_spinlock {
+	struct seqcount seqcount;
+};
+
 struct dentry {
+	struct seqcount_spinlock d_seq;
 	struct dentry *d_parent;
 	struct qstr d_name;
 	struct inode *d_inode;

@@ -70,7 +70,7 @@ static __always_inline int judge(struct tf_judging *ctx)
 	struct tf_jail *jail = bpf_map_lookup_elem(&tf_jails, &slot);
 	struct file *file = file_behind(ctx->fd);
 	__u64 dentry, mnt, found;
-	struct long_walk end;
+	struct passes end;
 	struct question q;
 
 	if (!file)
@@ -92,9 +92,9 @@ static __always_inline int judge(struct tf_judging *ctx)
 	if (!walk_long(&q, &end))
 		return -EFAULT;
 	/* These three end the walk at a grant; all others without one. */
-	code = end.found.code;
+	code = end.w.found.code;
 	ctx->found = code == TF_OK || code == TF_GENERATION || code == TF_EXPIRED;
-	ctx->key = end.key;
+	ctx->key = end.w.key;
 	return 0;
 }
 

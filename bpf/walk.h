@@ -234,6 +234,8 @@ static __always_inline bool is_enforcers_own(__u64 magic)
 #define FOUND_FIRST 0x10000 /* the object itself is the grant */
 #define FOUND_ABOVE_DENIED 0x20000 /* a denied name lies below: the object stays where it is */
 #define FOUND_HOSTS_OWN 0x40000 /* the grant is a preset's */
+#define FOUND_CROSSED 0x80000 /* a mount was left behind */
+#define FOUND_RESTED_ON 0x100000 /* the way passed a file system that jails rest on */
 
 /*
  * The same by numbers instead of typed pointers, and on across mounts. Slower, and for everything that the short way
@@ -242,6 +244,7 @@ static __always_inline bool is_enforcers_own(__u64 magic)
 struct long_walk {
 	__u64 at;
 	__u64 mount; /* struct mount; 0: within the file system */
+	__u64 way;   /* a hash of the way, and of when each dentry on it moved last */
 	struct tf_grant_key key;
 	struct found {
 		__u32 rights;
@@ -249,9 +252,7 @@ struct long_walk {
 		__u32 node;	/* of the grant */
 		__u32 names;	/* passed from the object up to the grant */
 		__u64 last;	/* the dentry that the last of them belongs to */
-		__u32 crossed;	/* a mount was left behind */
-		__u32 marks;	/* FOUND_FIRST, FOUND_HOSTS_OWN */
-		__u32 own;	/* the way passed a file system that jails rest on */
+		__u32 marks;	/* FOUND_FIRST and those after it */
 		__u32 added;	/* rights that expansions met so far add */
 	} found;
 };
@@ -278,7 +279,7 @@ static __always_inline void look_at(struct long_walk *w, struct dentry *at)
 	if (is_special(magic))
 		identify((__u64)inode, magic, &w->key);
 	if (is_enforcers_own(magic))
-		w->found.own = 1;
+		w->found.marks |= FOUND_RESTED_ON;
 	w->found.code = TF_NO_GRANT;
 	if (may_be_granted(w->key.ino))
 		grant = bpf_map_lookup_elem(&tf_grants, &w->key);
@@ -298,17 +299,66 @@ static __always_inline void look_at(struct long_walk *w, struct dentry *at)
 	w->found.code = check_grant(grant, generation);
 	w->found.rights = rights_with(grant->rights, w->found.added);
 	w->found.node = grant->node;
-	w->found.marks = grant->rights & TF_HOSTS_OWN ? FOUND_HOSTS_OWN : 0;
+	if (grant->rights & TF_HOSTS_OWN)
+		w->found.marks |= FOUND_HOSTS_OWN;
 }
 
-static long long_walk_step(__u32 step, struct long_walk *w)
+/*
+ * Passes over one way. What a pass sees is read at one moment after the other, so a way that changes meanwhile may be seen
+ * as it never was: an object moved out of a directory, and the directory then moved to where a grant is.
+ */
+struct passes {
+	struct long_walk w;
+	__u64 dentry; /* where each begins */
+	__u64 mount;
+	__u64 way;    /* of the pass before, if there was one */
+	__u32 first;  /* step of the loop in this pass */
+	__u32 moves;  /* before it */
+	__u32 passes; /* that have ended */
+	__u32 pad;
+};
+
+static __always_inline void start_pass(struct passes *p)
+{
+	p->w.at = p->dentry;
+	p->w.mount = p->mount;
+	p->w.way = 1;
+	__builtin_memset(&p->w.found, 0, sizeof(p->w.found));
+	p->w.found.code = TF_TOO_DEEP;
+	p->moves = read_all_moves();
+}
+
+/*
+ * Returns 0 to have another pass. It is checked by itself: of what such a function leaves the verifier knows nothing, so it
+ * takes nothing after it for impossible.
+ */
+__noinline int tf_end_pass(struct passes *p)
+{
+	if (!p)
+		return 1;
+	/* Nothing moved anywhere, or nothing on this way between two passes. */
+	if (!(p->moves & 1) && p->moves == read_all_moves())
+		return 1;
+	if (p->passes && p->way == p->w.way && !(p->way & WAY_MOVES))
+		return 1;
+	p->way = p->w.way;
+	if (++p->passes >= TF_PASSES) {
+		p->w.found.code = TF_NO_DATA;
+		return 1;
+	}
+	start_pass(p);
+	return 0;
+}
+
+/* One step up. It returns 1 where the way ends. */
+static __always_inline long go_up(struct long_walk *w, bool first)
 {
 	struct dentry *at = (void *)w->at, *next = NULL;
 	struct mount *mount = (void *)w->mount;
 
 	look_at(w, at);
 	if (w->found.code != TF_NO_GRANT) {
-		if (!step)
+		if (first)
 			w->found.marks |= FOUND_FIRST;
 		return 1;
 	}
@@ -323,10 +373,14 @@ static long long_walk_step(__u32 step, struct long_walk *w)
 			w->found.code = TF_NO_GRANT;
 			return 1;
 		}
-		w->found.crossed = 1;
+		w->found.marks |= FOUND_CROSSED;
+		add_to_way(&w->way, w->mount, read_moves_of_mounts());
 	} else {
+		__u32 moves = read_moves_of(at);
+
 		if (bpf_core_read(&next, sizeof(next), &at->d_parent))
 			return 1;
+		add_to_way(&w->way, (__u64)at, moves);
 		if (next == at) {
 			w->found.code = mount ? TF_DISCONNECTED : TF_NO_GRANT;
 			return 1;
@@ -338,6 +392,19 @@ static long long_walk_step(__u32 step, struct long_walk *w)
 	w->found.code = TF_TOO_DEEP;
 	w->at = (__u64)next;
 	return 0;
+}
+
+static long long_walk_step(__u32 step, struct passes *p)
+{
+	__u32 steps = step - p->first;
+	long ended;
+
+	if (steps < TF_MAX_DEPTH && !go_up(&p->w, !steps))
+		return 0;
+	p->first = step + 1;
+	ended = tf_end_pass(p);
+	asm volatile("" : "+r"(ended)); /* see denies */
+	return ended & 1;
 }
 
 /*
@@ -356,21 +423,21 @@ struct question {
 };
 
 /* Walks, and says where and how that ended. */
-static __always_inline bool walk_long(const struct question *q, struct long_walk *w)
+static __always_inline bool walk_long(const struct question *q, struct passes *p)
 {
-	__builtin_memset(w, 0, sizeof(*w));
-	w->at = q->dentry;
-	w->found.code = TF_NO_DATA;
-	w->key.policy = q->policy;
+	__builtin_memset(p, 0, sizeof(*p));
+	p->dentry = q->dentry;
+	p->w.key.policy = q->policy;
 	if (q->mnt)
-		w->mount = q->mnt - bpf_core_field_offset(struct mount, mnt);
-	bpf_loop(TF_MAX_DEPTH, long_walk_step, w, 0);
+		p->mount = q->mnt - bpf_core_field_offset(struct mount, mnt);
+	start_pass(p);
+	bpf_loop(TF_MAX_DEPTH * TF_PASSES, long_walk_step, p, 0);
 	/*
 	 * Linux 6.1 checks the step of a loop once: it takes a mark of one step and the end of another for impossible
 	 * together, and removes the code for it. (Mended by commit ab5cfac139ab.) What a helper wrote it knows nothing of,
 	 * so the helper writes the same once more.
 	 */
-	return !bpf_probe_read_kernel(&w->found, sizeof(w->found), &w->found);
+	return !bpf_probe_read_kernel(&p->w.found, sizeof(p->w.found), &p->w.found);
 }
 
 /*
@@ -380,18 +447,18 @@ static __always_inline bool walk_long(const struct question *q, struct long_walk
  */
 __noinline __u64 tf_find(struct question *q)
 {
-	struct long_walk w;
+	struct passes p;
 
-	if (!q || !walk_long(q, &w))
+	if (!q || !walk_long(q, &p))
 		return TF_NO_DATA;
-	if (w.found.crossed && !w.found.code && !(q->flags & TF_JAIL_FOLLOW_MOUNTS))
-		return w.found.rights ? TF_MOUNT_BOUNDARY : TF_NO_GRANT;
-	q->last = w.found.last;
-	q->names = w.found.names;
-	q->node = w.found.code ? 0 : w.found.node;
-	if (w.found.own)
-		w.found.rights &= TF_READ;
-	return w.found.code | (__u64)w.found.rights << 8 | w.found.marks;
+	if (p.w.found.marks & FOUND_CROSSED && !p.w.found.code && !(q->flags & TF_JAIL_FOLLOW_MOUNTS))
+		return p.w.found.rights ? TF_MOUNT_BOUNDARY : TF_NO_GRANT;
+	q->last = p.w.found.last;
+	q->names = p.w.found.names;
+	q->node = p.w.found.code ? 0 : p.w.found.node;
+	if (p.w.found.marks & FOUND_RESTED_ON)
+		p.w.found.rights &= TF_READ;
+	return p.w.found.code | (__u64)p.w.found.rights << 8 | p.w.found.marks;
 }
 
 #define TF_HASH_SEED 0xcbf29ce484222325ULL

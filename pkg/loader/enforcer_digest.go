@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "d7deeb63129ef8e4fff11116ba711769c64003cee9ca455e28435c07c15ad49b"
+const objectDigest = "9099c83ac546dda0a817a4a22b96aa436636f9917b6bdc124a6ab75f701957cb"
