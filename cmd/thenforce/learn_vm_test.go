@@ -12,15 +12,23 @@ import (
 )
 
 // Learning: a run that is only monitored, the policy it needed, and the same run under that policy. Then it tries more.
+// Those of go and npm take minutes under emulation: they run in make soak.
+func TestProfileFullLearn(t *testing.T) {
+	t.Run("git", learnGit)
+	if os.Getenv("THENFORCE_VM_SOAK") != "" {
+		t.Run("go", learnGo)
+		t.Run("npm", learnNpm)
+	}
+}
 
-func TestProfileFullLearnGit(t *testing.T) {
+func learnGit(t *testing.T) {
 	l := newLesson(t)
 	l.prepare(`git init -q -b main origin && cd origin && git config user.name A && git config user.email a@example.org &&
 		for i in 1 2 3; do echo $i >file$i && git add . && git commit -q -m $i; done`)
 	l.learn("git clone -q " + l.base + "/origin src && cd src && git config user.name B && git config user.email b@example.org && echo more >>file1 && git commit -q -a -m more && git gc -q")
 }
 
-func TestProfileFullLearnGo(t *testing.T) {
+func learnGo(t *testing.T) {
 	l := newLesson(t)
 	l.prepare(`mkdir -p pristine/lib && cd pristine && printf 'module example.org/m\n\ngo 1.26\n' >go.mod &&
 		printf 'package main\n\nimport "example.org/m/lib"\n\nfunc main() { println(lib.Name()) }\n' >main.go &&
@@ -28,7 +36,7 @@ func TestProfileFullLearnGo(t *testing.T) {
 	l.learn("cp -r " + l.base + "/pristine src && cd src && GOTOOLCHAIN=local GOFLAGS=-buildvcs=false go build -o app . && ./app 2>&1 | grep -q built")
 }
 
-func TestProfileFullLearnNpm(t *testing.T) {
+func learnNpm(t *testing.T) {
 	l := newLesson(t)
 	l.prepare(`mkdir -p package && cd package && echo '{"name":"dep","version":"1.0.0","main":"index.js"}' >package.json &&
 		echo 'module.exports = "dep"' >index.js && cd .. && tar czf dep-1.0.0.tgz package`)
