@@ -157,6 +157,54 @@ func TestProfileFullCodingAgent(t *testing.T) {
 	}
 }
 
+// A real browser, Debian's, that draws pages and says what is in them.
+func TestProfileFullBrowserAgent(t *testing.T) {
+	const repo = "/srv/pages"
+	page := func(text string) string {
+		return "<!doctype html><title>t</title><p id=p>-</p><script>p.textContent = '" + text + " ' + 6 * 7</script>\n"
+	}
+	policy := setUp(t, "browser.yaml", "agent", "/home/agent", map[string]string{
+		repo + "/page.html": page("shown"), repo + "/.env": "TOKEN=of-yours\n", "/srv/outside.html": page("outside"),
+		repo + "/frame.html":                   "<!doctype html><img src=file:///srv/outside.png><iframe src=file:///srv/outside.html></iframe>\n",
+		"/home/agent/.mozilla/cookies":         "cookie\n",
+		"/home/agent/.config/chromium/Default": "", "/home/agent/.cache/": "",
+	})
+	t.Cleanup(func() { os.RemoveAll(repo); os.Remove("/srv/outside.html") })
+	script(t, repo, "chown -R agent: . /home/agent")
+	j := jail{t, policy, repo, "agent"}
+	browse := "chromium-headless-shell --no-sandbox --disable-gpu --timeout=120000 --virtual-time-budget=2000 "
+
+	// The control: with nothing around it, it shows both.
+	free, err := exec.Command("su", "agent", "-s", "/bin/sh", "-c", "cd "+repo+" && "+browse+"--dump-dom file:///srv/outside.html").CombinedOutput()
+	if err != nil || !strings.Contains(string(free), "outside 42") {
+		t.Fatalf("with no jail: %v %s", err, free)
+	}
+	out, err := j.run(browse + "--dump-dom file://" + repo + "/page.html")
+	if err != nil || !strings.Contains(out, "shown 42") {
+		t.Errorf("a page of the workspace: %v %s", err, out)
+	}
+	urls := []string{"file:///srv/outside.html"}
+	if os.Getenv("THENFORCE_VM_SOAK") != "" { // each start of a browser takes its time under emulation
+		urls = append(urls, "file://"+repo+"/.env", "file:///home/agent/.mozilla/cookies", "file:///etc/shadow")
+		j.works(browse + "--screenshot=shot.png --window-size=320,240 page.html && file shot.png | grep -q 'PNG image data, 320 x 240'")
+		if out, _ := j.run(browse + "--dump-dom frame.html"); strings.Contains(out, "outside 42") {
+			t.Errorf("in a frame: %s", out)
+		}
+	}
+	for _, url := range urls {
+		start := time.Now()
+		out, _ := j.run(browse + "--dump-dom " + url)
+		if strings.Contains(out, "outside 42") || strings.Contains(out, "of-yours") || strings.Contains(out, "cookie\n") || !strings.Contains(out, "ERR_ACCESS_DENIED") {
+			t.Errorf("%s: %s", url, out)
+		}
+		events, err := exec.Command("thenforce", "events", "--since", fmt.Sprint(time.Since(start)+time.Second)).Output()
+		if err != nil || url != "file:///etc/shadow" && !strings.Contains(string(events), strings.TrimPrefix(url, "file://")) {
+			t.Errorf("%s: the operator sees %q, %v", url, events, err)
+		}
+	}
+	j.denied("cat .env", "cat ~/.mozilla/cookies", "mkdir -p .git/hooks")
+}
+
 func TestProfileFullBuildService(t *testing.T) {
 	const home = "/var/lib/builds"
 	policy := setUp(t, "build.yaml", "builds", home, map[string]string{

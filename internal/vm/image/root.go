@@ -31,6 +31,7 @@ var rootPackages = []string{
 	// Work.
 	"bash", "binutils", "ca-certificates", "curl", "diffutils", "file", "gcc", "git", "jq", "less", "libc6-dev", "make",
 	"nodejs", "npm", "patch", "python3", "python3-pip", "python3-venv", "rsync", "sqlite3", "vim-tiny", "xz-utils", "zstd",
+	"chromium-headless-shell", "fonts-dejavu-core",
 	// Containers and other ways to confine.
 	"bubblewrap", "busybox-static", "catatonit", "conmon", "crun", "fuse-overlayfs", "podman", "runc", "uidmap",
 	// File systems.
