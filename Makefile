@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # bpf2go's compiler looks for <asm/types.h> here; a name of Debian's multiarch layout.
 export C_INCLUDE_PATH ?= /usr/include/$(shell uname -m)-linux-gnu
 
-.PHONY: help build install deb test-deb generate check-generate lint test test-host test-wine test-vm soak fuzz vm-shell demo bench-vm bench-startup bench-engine clean
+.PHONY: help build install deb test-deb generate check-generate lint test test-host test-wine test-vm soak mutants fuzz vm-shell demo bench-vm bench-startup bench-engine clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,10 @@ soak: ## tests in guests with nothing left out: hours, or a piece (KERNELS PROFI
 	{ date -u +%FT%TZ; git describe --always --dirty; set -x; time \
 	  $(GO) run ./test/vm test --soak --timeout 90m --kernels $(KERNELS) $(addprefix --profile ,$(PROFILES)) \
 	    $(if $(RUN),--run '$(RUN)') $(PACKAGES); } 2>&1 | tee -a build/soak.txt
+
+mutants: ## each check of a remembered verdict taken out in turn (MUTANTS): its test has to fail, in a guest
+	@scripts/need clang-19 llvm-19 libbpf-dev linux-libc-dev
+	@scripts/mutants $(MUTANTS)
 
 fuzz: ## every fuzz target for FUZZTIME (20s) each
 	@scripts/fuzz $(or $(FUZZTIME),20s)

@@ -8,11 +8,13 @@ import (
 	"math/rand"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/thenforce/thenforce/pkg/engine"
 	"golang.org/x/sys/unix"
 )
@@ -216,6 +218,34 @@ func (m *memory) number(name string) uint64 {
 	return st.Ino
 }
 
+// verdict gives what is remembered of a directory.
+func (m *memory) verdict(name string) enforcerTfVerdict {
+	m.Helper()
+	ino := m.number(name)
+	for _, v := range m.remembered() {
+		if v.Ino == ino {
+			return v
+		}
+	}
+	m.Fatalf("%s is not remembered", name)
+	return enforcerTfVerdict{}
+}
+
+// plant puts a verdict where the one of a directory is looked for. So a test can make one that differs from a good one by
+// a single thing, where by itself it would differ by several.
+func (m *memory) plant(v enforcerTfVerdict, name string) {
+	m.Helper()
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		m.Fatal(err)
+	}
+	// As place_of in bpf/cache.h.
+	place := uint32((m.number(name) ^ m.jail.CgroupID<<32) * 0x9E3779B97F4A7C15 >> (64 - enforcerTfLimitTF_VERDICT_BITS))
+	if err := m.e.verdicts.Put(place, slices.Repeat([]enforcerTfVerdict{v}, cpus)); err != nil {
+		m.Fatal(err)
+	}
+}
+
 // remembered gives what is remembered for the jail's own cgroup and would be found now, moves aside.
 func (m *memory) remembered() (list []enforcerTfVerdict) {
 	m.Helper()
@@ -287,9 +317,14 @@ func TestMemoryOfAnotherJail(t *testing.T) {
 	eachFileSystem(t, func(m *memory) {
 		m.write("in/d/file", "in/keep/file")
 		m.know("in/d/file")
+		before := m.verdict("in/d")
 		m.confine(engine.Object{Path: m.path("in/d"), Rights: engine.None, Source: engine.SourcePolicy})
 		m.want(eacces, "open in/d/file")
 		m.know("in/keep/file")
+		// The loader has moved files of its own. Without that as well nothing is left of the jail before.
+		before.Moves = m.verdict("in/keep").Moves
+		m.plant(before, "in/d")
+		m.want(eacces, "open in/d/file")
 		m.confine(engine.Object{Path: m.in, Rights: engine.Write, Source: engine.SourceWorkspace})
 		m.want(eacces, "open in/keep/file")
 	})
@@ -313,6 +348,8 @@ func TestMemoryOfAnotherCgroup(t *testing.T) {
 		other.cleanup(child.stop)
 		m.know("in/d/file")
 		other.know("in/d/file") // what m calls out
+		m.want(eacces, "open out/d/file")
+		m.plant(other.verdict("in/d"), "out/d") // two cgroups seldom share a place
 		m.want(eacces, "open out/d/file")
 		other.want(eacces, "open out/d/file")
 	})
@@ -421,6 +458,11 @@ func TestMemoryOfAnotherMount(t *testing.T) {
 			m.want(eacces, "open out/mnt/file")
 			unmount()
 		}
+		// With nothing mounted in between: to mount moves the sequence of rename_lock too (d_set_mounted).
+		mount("in/a")
+		m.know("in/a/b/file")
+		m.want(eacces, "open out/mnt/b/file")
+		unmount()
 		// A file by itself as a mount.
 		m.write("out/point")
 		if err := unix.Mount(m.path("in/a/b/file"), m.path("out/point"), "", unix.MS_BIND, ""); err != nil {
@@ -551,6 +593,27 @@ func TestMemoryOfManyDirectories(t *testing.T) {
 	if n := len(m.remembered()); n < dirs/4 {
 		t.Errorf("only %d directories are remembered", n)
 	}
+}
+
+// Two directories that share a place, and by chance have one generation too: ext4 gives a random one.
+func TestMemoryOfAnotherNumber(t *testing.T) {
+	m := newMemory(t, "/mnt/ext4")
+	m.write("in/d/file", "out/d/file")
+	dir, err := os.Open(m.path("out/d"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	const getVersion = 0x80087601 // FS_IOC_GETVERSION
+	generation, err := unix.IoctlGetUint32(int(dir.Fd()), getVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.know("in/d/file")
+	v := m.verdict("in/d")
+	v.Generation = generation
+	m.plant(v, "out/d")
+	m.want(eacces, "open out/d/file")
 }
 
 // While somebody outside moves one directory after the other out of the workspace, what is made in one after that cannot
