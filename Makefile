@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # bpf2go's compiler looks for <asm/types.h> here; a name of Debian's multiarch layout.
 export C_INCLUDE_PATH ?= /usr/include/$(shell uname -m)-linux-gnu
 
-.PHONY: help build install deb test-deb generate check-generate lint test test-host test-wine test-vm soak mutants fuzz vm-shell demo bench-vm bench-startup bench-engine clean
+.PHONY: help build install deb test-deb generate check-generate lint test test-host test-wine test-vm soak mutants fuzz vm-shell demo bench-vm bench-startup bench-jobs bench-engine clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ vm-shell: ## a shell in a guest with thenforce on its PATH (KERNEL=6.12 SCRIPT=f
 	@$(GO) run ./test/vm setup --kernels $(KERNEL)
 	@$(GO) run ./test/vm shell --kernel $(KERNEL) $(if $(SCRIPT),--script "$(SCRIPT)")
 
+# Without cgo: a jail that grants only the binary has no dynamic linker.
+bench-vm bench-startup bench-jobs: export CGO_ENABLED = 0
+
 bench-vm: ## count the instructions of opens and more, in jails, outside and under Landlock (KERNELS)
 	$(GO) build -o build/bench ./test/bench
 	$(GO) run ./test/vm setup --kernels $(KERNELS)
@@ -101,6 +104,16 @@ bench-startup: ## count the instructions that starting a command by run costs (K
 	$(GO) build -o build/bench ./test/bench
 	$(GO) run ./test/vm setup --kernels $(KERNEL)
 	$(GO) run ./test/vm shell --kernel $(KERNEL) --icount --add build/bench:/usr/bin/bench -c 'bench startup'
+
+# The build cache comes from here: to fill one takes a guest minutes. Both have the same Go, see docs/testing.md.
+bench-jobs: ## count the instructions of whole jobs: no jail, jail, Landlock, bubblewrap (KERNEL=6.12)
+	$(GO) build -o build/bench ./test/bench
+	cd test/bench/testdata/module && GOTOOLCHAIN=local GOCACHE=$(CURDIR)/build/jobs-cache \
+	  $(GO) build -trimpath -buildvcs=false -o $(CURDIR)/build/jobs-module .
+	$(GO) run ./test/vm setup --kernels $(KERNEL) --full
+	$(GO) run ./test/vm shell --kernel $(KERNEL) --full --icount --timeout 60m --add build/bench:/usr/bin/bench \
+	  --add build/jobs-cache:/w/gocache --add test/bench/testdata/module:/w/module -c 'bench jobs' >build/jobs-$(KERNEL).txt
+	cat build/jobs-$(KERNEL).txt
 
 bench-engine: ## time checks and guarded opens against other libraries, and the engine over JSON-RPC: medians of 10
 	@mkdir -p build

@@ -6,8 +6,12 @@
 //	bench ops [-rounds N] [-jails N]
 //	               in a guest: what one operation costs outside jails, in one, and under Landlock; JSON
 //	bench startup  in a guest: what starting a command by "thenforce run" costs
+//	bench jobs [-rounds N] [-job NAME]
+//	               in a full guest: what whole jobs cost in no jail, in one, under Landlock and bubblewrap; table and JSON
 //	bench report   anywhere: turns files of "bench ops" into tables and a plot
 //	bench subject  the process that "bench ops" measures
+//	bench timed, landlocked
+//	               what "bench jobs" starts its commands by
 //	bench now      prints the clock
 package main
 
@@ -21,9 +25,12 @@ import (
 
 func main() {
 	commands := map[string]func(args []string) error{
-		"ops":     func(args []string) error { return measureOps(args, os.Stdout) },
-		"startup": func([]string) error { return startup() },
-		"report":  report,
+		"ops":        func(args []string) error { return measureOps(args, os.Stdout) },
+		"startup":    func([]string) error { return startup() },
+		"jobs":       measureJobs,
+		"timed":      timed,
+		"landlocked": underLandlock,
+		"report":     report,
 		"subject": func(args []string) error {
 			rounds, err := strconv.Atoi(args[0])
 			if err != nil {
@@ -37,7 +44,7 @@ func main() {
 		},
 	}
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: bench ops [-rounds N] [-jails N] | startup | report [-svg FILE] FILE...")
+		fmt.Fprintln(os.Stderr, "usage: bench ops [-rounds N] [-jails N] | startup | jobs [-rounds N] [-job NAME] | report [-svg FILE] FILE...")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {
