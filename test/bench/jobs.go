@@ -44,7 +44,7 @@ func confinements(self string) []confinement {
 	for _, dir := range readable() {
 		bwrap = append(bwrap, "--ro-bind", dir, dir)
 	}
-	run := []string{"thenforce", "run", "--quiet", "--workspace", jobsWorkspace, "--cwd", jobsWorkspace, "--"}
+	run := []string{"thenforce", "run", "--quiet", "--workspace", jobsWorkspace, "--cwd", jobsWorkspace, "--grant", "/usr/local/go:rx", "--"}
 	return []confinement{
 		{"no jail", nil},
 		{"jail", run},
