@@ -84,6 +84,7 @@ int tf_generic_shutdown_super(unsigned long long *ctx)
 	bpf_for_each_map_elem(&tf_objects, bury_object, &dev, 0);
 	bpf_for_each_map_elem(&tf_grants, bury_grant, &dev, 0);
 	bpf_for_each_map_elem(&tf_expansions, bury_expansions, &dev, 0);
+	forget_verdicts();
 	return 0;
 }
 

@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "9099c83ac546dda0a817a4a22b96aa436636f9917b6bdc124a6ab75f701957cb"
+const objectDigest = "136a510644be46d015958cbaa41386fc840af838487435ced95ab32382c5af62"

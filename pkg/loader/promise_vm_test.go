@@ -654,6 +654,8 @@ var mayLack = map[string]map[unix.Errno]string{
 	"uring":       {unix.EOPNOTSUPP: "extended attributes on tmpfs before Linux 6.6"},
 	"filesetattr": {unix.ENOSYS: "before Linux 6.17"},
 	"handle":      {unix.EOPNOTSUPP: "overlayfs without nfs_export"},
+	"tmpfile":     {unix.EOPNOTSUPP: "overlayfs on Linux 6.1"},
+	"linktmp":     {unix.EOPNOTSUPP: "overlayfs on Linux 6.1"},
 	"setxattr":    {unix.EOPNOTSUPP: "tmpfs before Linux 6.6"},
 	"removexattr": {unix.EOPNOTSUPP: "tmpfs before Linux 6.6"},
 	"getxattr":    {unix.EOPNOTSUPP: "tmpfs before Linux 6.6"},
