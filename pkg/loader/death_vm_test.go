@@ -34,15 +34,6 @@ func overlayOn(t *testing.T, base, name string) (merged string, unmount func()) 
 // jailWith makes a jail whose workspace is an empty directory and that has some directories besides, with a process in it.
 func jailWith(t *testing.T, e *Enforcer, dirs ...string) *canaryChild {
 	t.Helper()
-	var s scene
-	if err := s.makeCgroup("/sys/fs/cgroup", "death-"); err != nil {
-		t.Fatal(err)
-	}
-	open, closeAll, err := canaryObjects()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closeAll()
 	ws := tmpfsIn(t)
 	sets := engine.AllowedSets{
 		Workspace: engine.WorkspaceIdentity{CanonicalRoot: ws},
@@ -51,23 +42,7 @@ func jailWith(t *testing.T, e *Enforcer, dirs ...string) *canaryChild {
 	for _, dir := range dirs {
 		sets.Objects = append(sets.Objects, engine.Object{Path: dir, Rights: engine.AllRights, Source: engine.SourcePolicy})
 	}
-	j, err := e.CreateJail(JailSpec{Cgroup: s.cgroup, CgroupPath: s.path, Open: open, Sets: sets})
-	if err != nil {
-		t.Fatal(err)
-	}
-	child, err := startCanary(s.cgroup, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		child.stop()
-		if err := e.DeleteJail(j.ID); err != nil {
-			t.Error(err)
-		}
-		if err := s.close(); err != nil {
-			t.Error(err)
-		}
-	})
+	_, child := jailed(t, e, sets)
 	return child
 }
 

@@ -137,30 +137,9 @@ func race(t *testing.T, child *canaryChild, length time.Duration, result string,
 // racer starts a child in a jail whose workspace is a directory.
 func racer(t *testing.T, e *Enforcer, workspace string) *canaryChild {
 	t.Helper()
-	var s scene
-	if err := s.makeCgroup("/sys/fs/cgroup", "race-"); err != nil {
-		t.Fatal(err)
-	}
-	open, closeAll, err := canaryObjects()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closeAll()
-	jail, err := e.CreateJail(JailSpec{Cgroup: s.cgroup, CgroupPath: s.path, Open: open, Sets: engine.AllowedSets{
+	_, child := jailed(t, e, engine.AllowedSets{
 		Workspace: engine.WorkspaceIdentity{CanonicalRoot: workspace},
 		Objects:   []engine.Object{{Path: workspace, Rights: engine.AllRights, Source: engine.SourceWorkspace}},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	child, err := startCanary(s.cgroup, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(child.stop(), e.DeleteJail(jail.ID), s.close()); err != nil {
-			t.Error(err)
-		}
 	})
 	return child
 }

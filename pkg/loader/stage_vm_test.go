@@ -42,6 +42,39 @@ func inSoak() bool { return os.Getenv("THENFORCE_VM_SOAK") != "" }
 
 func userName(uid uint32) string { return "uid " + strconv.Itoa(int(uid)) }
 
+// jailed makes a cgroup and a jail for it, with a process in it.
+func jailed(t *testing.T, e *Enforcer, sets engine.AllowedSets) (*Jail, *canaryChild) {
+	t.Helper()
+	var s scene
+	if err := s.makeCgroup("/sys/fs/cgroup", "test-"); err != nil {
+		t.Fatal(err)
+	}
+	open, closeAll, err := canaryObjects()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll()
+	jail, err := e.CreateJail(JailSpec{Cgroup: s.cgroup, CgroupPath: s.path, Open: open, Sets: sets})
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := startCanary(s.cgroup, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		child.stop() // a test may have
+		err := e.DeleteJail(jail.ID)
+		if errors.Is(err, ErrNoJail) {
+			err = nil
+		}
+		if err := errors.Join(err, s.close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return jail, child
+}
+
 func tmpfsIn(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/", "tmpfs-")

@@ -36,40 +36,14 @@ func TestNoSymlinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	jail := func(refuse bool) (*Jail, *canaryChild) {
-		var s scene
-		if err := s.makeCgroup("/sys/fs/cgroup", "links-"); err != nil {
-			t.Fatal(err)
-		}
-		open, closeAll, err := canaryObjects()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer closeAll()
-		j, err := e.CreateJail(JailSpec{Cgroup: s.cgroup, CgroupPath: s.path, Open: open, Sets: engine.AllowedSets{
+		return jailed(t, e, engine.AllowedSets{
 			Workspace:  engine.WorkspaceIdentity{CanonicalRoot: at("in")},
 			NoSymlinks: refuse,
 			Objects: []engine.Object{
 				{Path: at("in"), Rights: engine.AllRights, Source: engine.SourceWorkspace},
 				{Path: at("preset"), Rights: engine.Read, Source: engine.SourcePreset},
 			},
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		child, err := startCanary(s.cgroup, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			child.stop()
-			if err := e.DeleteJail(j.ID); err != nil && !errors.Is(err, ErrNoJail) {
-				t.Error(err)
-			}
-			if err := s.close(); err != nil {
-				t.Error(err)
-			}
 		})
-		return j, child
 	}
 	_, free := jail(false)
 	if attachedNow() {
