@@ -474,9 +474,12 @@ func (e *Enforcer) try(s *scene, c canary) error {
 			return err
 		}
 		_, err = probe.do(words(s, c.allow))
-		probe.stop()
-		if err != nil {
+		ended := probe.stop()
+		switch {
+		case err != nil && probe.faulted():
 			return nil
+		case err != nil:
+			return errors.Join(err, ended)
 		}
 	}
 	errno, counted, err := e.attempt(s, c, child, true)
@@ -595,8 +598,11 @@ func (e *Enforcer) proveInheritance(s *scene) error {
 // else's one day.
 func (e *Enforcer) proveTerminals(*scene) error {
 	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
+	switch {
+	case err == unix.ENOENT || err == unix.ENXIO || err == unix.ENODEV:
 		return nil // a host without pseudo terminals has none to confuse
+	case err != nil:
+		return fmt.Errorf("devpts_pty_kill: open /dev/ptmx: %w", err)
 	}
 	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
 	if err == nil {
@@ -609,7 +615,10 @@ func (e *Enforcer) proveTerminals(*scene) error {
 	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), unix.O_PATH, 0)
 	if err != nil {
 		unix.Close(master)
-		return nil // another devpts than this namespace's
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // another devpts than this namespace's
+		}
+		return fmt.Errorf("devpts_pty_kill: %w", err)
 	}
 	id, err := e.Learn(slave)
 	slave.Close()
@@ -774,6 +783,11 @@ func (c *canaryChild) stop() error {
 		return fmt.Errorf("canary: %w: %.200s", err, strings.TrimSpace(c.stderr.String()))
 	}
 	return nil
+}
+
+// faulted reports whether a child that was stopped died of a fault of its own: Go's runtime, which takes the signal, says so.
+func (c *canaryChild) faulted() bool {
+	return !c.cmd.ProcessState.Success() && strings.Contains(c.stderr.String(), "[signal SIGSEGV")
 }
 
 func errnoName(errno unix.Errno) string {
