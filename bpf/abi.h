@@ -25,6 +25,7 @@ enum tf_limit {
 	TF_VERDICT_AGE = 1024,	  /* ticks of the kernel's clock (1 to 10 s) that one is remembered for */
 	TF_MAX_DEPTH = 4096,	  /* dentries one walk may pass; a deeper object is denied (depth) */
 	TF_PASSES = 16,		  /* over one way; if somebody moves just this way during each it is a denial (no-data) */
+	TF_LOOKS = 4,		  /* at the names of one way; if somebody moves it each time it is a denial (no-data) */
 	TF_MAX_NESTING = 64,	  /* cgroup levels the slow subject test looks at */
 	TF_MAX_INNER = 4,	  /* jails around one another */
 	TF_MAX_ARMED = 131072,	  /* tasks of all containers together; past it they start no more */

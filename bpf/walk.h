@@ -234,6 +234,7 @@ static __always_inline bool is_enforcers_own(__u64 magic)
 #define FOUND_FIRST 0x10000 /* the object itself is the grant */
 #define FOUND_ABOVE_DENIED 0x20000 /* a denied name lies below: the object stays where it is */
 #define FOUND_HOSTS_OWN 0x40000 /* the grant is a preset's */
+#define FOUND_WAY(found) ((found) & 0xffffffff00000000ULL) /* the upper half of the hash of the way, with WAY_MOVES */
 #define FOUND_CROSSED 0x80000 /* a mount was left behind */
 #define FOUND_RESTED_ON 0x100000 /* the way passed a file system that jails rest on */
 
@@ -458,7 +459,7 @@ __noinline __u64 tf_find(struct question *q)
 	q->node = p.w.found.code ? 0 : p.w.found.node;
 	if (p.w.found.marks & FOUND_RESTED_ON)
 		p.w.found.rights &= TF_READ;
-	return p.w.found.code | (__u64)p.w.found.rights << 8 | p.w.found.marks;
+	return p.w.found.code | (__u64)p.w.found.rights << 8 | p.w.found.marks | FOUND_WAY(p.w.way);
 }
 
 #define TF_HASH_SEED 0xcbf29ce484222325ULL
@@ -591,22 +592,30 @@ static __always_inline struct question ask_about(const struct tf_jail *jail, __u
 	return (struct question){ .dentry = dentry, .mnt = mnt, .name = name, .policy = (__u32)both, .flags = both >> 32 };
 }
 
-/* The same for a name in a directory, which may be there or not. name 0: the object itself. */
+/*
+ * The same for a name in a directory, which may be there or not. name 0: the object itself. The names are those of the way
+ * that was found, if that is still the same after they were looked at.
+ */
 static __noinline __u64 find_name(const struct tf_jail *jail, __u64 dentry, __u64 mnt, __u64 name)
 {
 	struct question q = ask_about(jail, dentry, mnt, name);
-	__u64 found = tf_find(&q);
+	__u64 found;
+	__u32 moves;
+	int denied;
 
-	if (!q.node)
-		return found;
-	switch (tf_judge_names(&q)) {
-	case NAME_FREE:
-		return found;
-	case NAME_ABOVE_DENIED:
-		return found | FOUND_ABOVE_DENIED;
-	default:
-		return TF_DENIED_NAME;
+	for (int i = 0; i < TF_LOOKS; i++) {
+		moves = read_all_moves();
+		found = tf_find(&q);
+		if (!q.node)
+			return found;
+		denied = tf_judge_names(&q);
+		if (denied == NAME_DENIED)
+			return TF_DENIED_NAME;
+		if ((moves & 1 || moves != read_all_moves()) && (found & WAY_MOVES || FOUND_WAY(found ^ tf_find(&q))))
+			continue;
+		return denied == NAME_ABOVE_DENIED ? found | FOUND_ABOVE_DENIED : found;
 	}
+	return TF_NO_DATA;
 }
 
 static __always_inline __u64 find(const struct tf_jail *jail, __u64 dentry, __u64 mnt)

@@ -253,6 +253,7 @@ const (
 	enforcerTfLimitTF_VERDICT_AGE    enforcerTfLimit = 1024
 	enforcerTfLimitTF_MAX_DEPTH      enforcerTfLimit = 4096
 	enforcerTfLimitTF_PASSES         enforcerTfLimit = 16
+	enforcerTfLimitTF_LOOKS          enforcerTfLimit = 4
 	enforcerTfLimitTF_MAX_NESTING    enforcerTfLimit = 64
 	enforcerTfLimitTF_MAX_INNER      enforcerTfLimit = 4
 	enforcerTfLimitTF_MAX_ARMED      enforcerTfLimit = 131072

@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "136a510644be46d015958cbaa41386fc840af838487435ced95ab32382c5af62"
+const objectDigest = "8ee19b23556aa68d3109ade5da0424081c4237ea864d9ca1cbbf0ba796996c76"

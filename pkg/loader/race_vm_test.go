@@ -135,11 +135,12 @@ func race(t *testing.T, child *canaryChild, length time.Duration, result string,
 }
 
 // racer starts a child in a jail whose workspace is a directory.
-func racer(t *testing.T, e *Enforcer, workspace string) *canaryChild {
+func racer(t *testing.T, e *Enforcer, workspace string, deny ...string) *canaryChild {
 	t.Helper()
 	_, child := jailed(t, e, engine.AllowedSets{
 		Workspace: engine.WorkspaceIdentity{CanonicalRoot: workspace},
 		Objects:   []engine.Object{{Path: workspace, Rights: engine.AllRights, Source: engine.SourceWorkspace}},
+		Deny:      deny,
 	})
 	return child
 }
@@ -312,6 +313,67 @@ func testDoubleMove(t *testing.T, on string) {
 		t.Errorf("what never was inside: %+v", n)
 	}
 	if n := inside[in+"/file"]; n.denied > 0 || n.notThere > 0 || n.read == 0 {
+		t.Errorf("what lies still: %+v", n)
+	}
+}
+
+// An object below a denied name is moved out of the workspace: it is denied where it was and where it is. Whoever counts the
+// names from it upwards meanwhile must not take those of the one place for those of the other.
+func TestProfileTwoDeniedMove(t *testing.T) {
+	e := openVerified(t)
+	base := tmpfsIn(t)
+	in, out := filepath.Join(base, "in"), filepath.Join(base, "out")
+	half := deepDir(in+"/a/denied", 450)
+	deep := deepDir(half, 450)
+	for _, dir := range []string{deepDir(in+"/a/free", 900), out} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{deepDir(in+"/a/free", 900) + "/secret": outsideMark, in + "/file": "inside"} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	child := racer(t, e, in, in+"/a/denied")
+	// Only now, so that it is denied by its name and not as an object that was there.
+	if err := os.Rename(in+"/a/free", in+"/a/denied"); err != nil {
+		t.Fatal(err)
+	}
+	above, err := unix.Open(filepath.Dir(half), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(above)
+	pin(t, child.cmd.Process.Pid, 0)
+	var ended atomic.Bool
+	var moves sync.WaitGroup
+	turns := 0
+	moves.Go(func() {
+		runtime.LockOSThread() // for good: the thread ends with its place
+		pin(t, 0, 1)
+		for ; !ended.Load(); turns++ {
+			// Not at once: a way that moves all the time is a denial for that alone.
+			for _, move := range []func() error{
+				func() error { return unix.Renameat(above, "d", unix.AT_FDCWD, out+"/d") },
+				func() error { return unix.Renameat(unix.AT_FDCWD, out+"/d", above, "d") },
+			} {
+				if err := move(); err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(time.Duration(turns%16) * 100 * time.Microsecond)
+			}
+		}
+	})
+	seen := race(t, child, raceTime(), in+"/result", []string{deep}, []string{"./secret", in + "/file"})
+	ended.Store(true)
+	moves.Wait()
+	t.Logf("%d turns; %+v", turns, seen)
+	if n := seen["./secret"]; n.read > 0 || n.denied == 0 || turns == 0 {
+		t.Errorf("what is denied in both places: %+v", n)
+	}
+	if n := seen[in+"/file"]; n.denied > 0 || n.read == 0 {
 		t.Errorf("what lies still: %+v", n)
 	}
 }
