@@ -564,8 +564,10 @@ func Unload(opts Options, force bool) error {
 		}
 	}
 	var errs []error
+	kept := false
 	for _, dir := range opts.otherVersions() {
 		if !force && pinnedLinks(dir) > 0 {
+			kept = true
 			errs = append(errs, fmt.Errorf("unload: %s holds attached programs of another version, and maybe live jails: unload them with that version, or use --force", dir))
 			continue
 		}
@@ -573,7 +575,9 @@ func Unload(opts Options, force bool) error {
 	}
 	errs = append(errs, removePins(opts.staging()), removePins(opts.pins()))
 	for _, dir := range []string{"jails", "replacing"} {
-		errs = append(errs, os.RemoveAll(filepath.Join(opts.StateDir, dir)))
+		if !kept { // else the records of that version's jails are among them
+			errs = append(errs, os.RemoveAll(filepath.Join(opts.StateDir, dir)))
+		}
 	}
 	return errors.Join(errs...)
 }

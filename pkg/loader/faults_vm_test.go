@@ -103,17 +103,27 @@ func TestPinsOfAnotherABI(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantReason(t, engine.StalePins, other)
+	// What that version knows of its jails, and is not to lose.
+	record := filepath.Join(e.opts.StateDir, "jails", "0123456789ab.json")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(record), 0o700), os.WriteFile(record, []byte("{}"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	if err := Unload(Options{}, false); err == nil || !strings.Contains(err.Error(), "another version") {
 		t.Errorf("unload: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(other, "link_capable")); err != nil {
 		t.Errorf("it was removed all the same: %v", err)
 	}
+	if _, err := os.Stat(record); err != nil {
+		t.Errorf("its jails' records were removed: %v", err)
+	}
 	if err := Unload(Options{}, true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(other); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("left: %v", err)
+	for _, name := range []string{other, record} {
+		if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("left: %s: %v", name, err)
+		}
 	}
 	openVerified(t)
 }
