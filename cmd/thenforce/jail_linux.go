@@ -20,6 +20,7 @@ import (
 type jailJSON struct {
 	ID        string    `json:"id"`
 	Name      string    `json:"name"`
+	Parent    string    `json:"parent"` // id of the jail around it, or empty
 	Cgroup    string    `json:"cgroup"`
 	CgroupID  string    `json:"cgroupId"`
 	Workspace string    `json:"workspace"`
@@ -39,7 +40,7 @@ func describe(j *loader.Jail) jailJSON {
 		state = "pending"
 	}
 	return jailJSON{
-		ID: j.ID, Name: j.Name, Cgroup: j.Cgroup, CgroupID: strconv.FormatUint(j.CgroupID, 10), Workspace: j.Workspace,
+		ID: j.ID, Name: j.Name, Parent: j.Parent, Cgroup: j.Cgroup, CgroupID: strconv.FormatUint(j.CgroupID, 10), Workspace: j.Workspace,
 		Mode: j.Mode.String(), State: state, Grants: j.GrantCount, Denials: j.Denials, CreatedAt: j.CreatedAt,
 	}
 }
@@ -191,10 +192,10 @@ func (a *app) jailListCommand() *cobra.Command {
 				return nil
 			}
 			w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "ID\tNAME\tMODE\tGRANTS\tDENIALS\tWORKSPACE\tCGROUP")
+			fmt.Fprintln(w, "ID\tNAME\tPARENT\tMODE\tGRANTS\tDENIALS\tWORKSPACE\tCGROUP")
 			for _, j := range jails {
 				d := describe(j)
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", d.ID, d.Name, d.Mode, d.Grants, d.Denials, quoted(d.Workspace), quoted(d.Cgroup))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", d.ID, d.Name, d.Parent, d.Mode, d.Grants, d.Denials, quoted(d.Workspace), quoted(d.Cgroup))
 			}
 			return w.Flush()
 		},
@@ -267,8 +268,12 @@ func expansionsOf(enforcer *loader.Enforcer, jail *loader.Jail) ([]loader.GrantI
 
 func printJail(f *os.File, d *jailDetails) error {
 	w := tabwriter.NewWriter(f, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "jail\t%s %s\nmode\t%s\nstate\t%s\nworkspace\t%s\ncgroup\t%s\ncreated\t%s\ndenials\t%d\n",
-		d.ID, d.Name, d.Mode, d.State, quoted(d.Workspace), quoted(d.Cgroup), d.CreatedAt.Local().Format(time.RFC3339), d.Denials)
+	fmt.Fprintf(w, "jail\t%s %s\n", d.ID, d.Name)
+	if d.Parent != "" {
+		fmt.Fprintf(w, "inside\t%s\n", d.Parent)
+	}
+	fmt.Fprintf(w, "mode\t%s\nstate\t%s\nworkspace\t%s\ncgroup\t%s\ncreated\t%s\ndenials\t%d\n",
+		d.Mode, d.State, quoted(d.Workspace), quoted(d.Cgroup), d.CreatedAt.Local().Format(time.RFC3339), d.Denials)
 	fmt.Fprintln(w, "\nRIGHTS\tSOURCE\tEXPIRES\tDEVICE\tINODE\tPATH")
 	for _, g := range d.GrantList {
 		source, expires := string(g.Source), "never"

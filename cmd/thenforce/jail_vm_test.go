@@ -105,10 +105,10 @@ func TestJailExec(t *testing.T) {
 }
 
 type shownJail struct {
-	ID, Name, Mode, State, Workspace string
-	Grants                           int
-	Denials                          uint64
-	GrantList                        []struct {
+	ID, Name, Parent, Mode, State, Workspace string
+	Grants                                   int
+	Denials                                  uint64
+	GrantList                                []struct {
 		Path, Rights, Source, ExpansionID string
 		Expires                           *time.Time
 	}
@@ -179,6 +179,51 @@ func TestJailGrantAndRevoke(t *testing.T) {
 	wantFailure(t, 2, "use some of read_file", "jail", "grant", id, p.work, "--actions", "read", "--reason", "x")
 	wantFailure(t, 2, "--reason is missing", "jail", "grant", id, p.work, "--actions", "read_file")
 	wantFailure(t, 2, "above 0", "jail", "grant", id, p.work, "--actions", "read_file", "--reason", "x", "--expires", "0s")
+}
+
+// A list says which jail is around which, and so does a jail by itself.
+func TestJailInJailIsShown(t *testing.T) {
+	p := newPlace(t)
+	group := newCgroup(t)
+	inside := filepath.Join(group, "inside")
+	if err := os.Mkdir(inside, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(inside) })
+	outer := newJail(t, p, group)
+	inner := newJail(t, p, inside)
+	parents := map[string]string{}
+	for line := range strings.Lines(must(t, "jail", "list", "--json").stdout) {
+		var j shownJail
+		if err := json.Unmarshal([]byte(line), &j); err != nil {
+			t.Fatal(err)
+		}
+		parents[j.ID] = j.Parent
+	}
+	if len(parents) != 2 || parents[outer] != "" || parents[inner] != outer {
+		t.Errorf("%s in %s: the list says %v", inner, outer, parents)
+	}
+	var row []string
+	for line := range strings.Lines(must(t, "jail", "list").stdout) {
+		if words := strings.Fields(line); words[0] == inner {
+			row = words
+		}
+	}
+	if len(row) < 2 || row[1] != outer { // it has no name
+		t.Errorf("the table says %q", row)
+	}
+	if show := showJail(t, inner); show.Parent != outer {
+		t.Errorf("%+v", show)
+	}
+	for id, want := range map[string]bool{inner: true, outer: false} {
+		if r := must(t, "jail", "show", id); strings.Contains(r.stdout, "inside     "+outer+"\n") != want {
+			t.Errorf("inside: want %v: %v", want, r)
+		}
+	}
+	must(t, "jail", "delete", outer)
+	if show := showJail(t, inner); show.Parent != "" {
+		t.Errorf("with nothing around it any more: %+v", show)
+	}
 }
 
 func TestJailModeAndReplace(t *testing.T) {
