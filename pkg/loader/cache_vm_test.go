@@ -22,11 +22,7 @@ import (
 // Each test here lets the programs remember a verdict (bpf/cache.h), changes what it rested on, and opens something that
 // only a verdict which is remembered too long would allow.
 
-// As in operations_vm_test.go, this has to be there before a child's main.
-var _ = func() bool {
-	operations["keep-opening"] = keepOpening
-	return true
-}()
+var _ = addOperations(map[string]func([]string) error{"keep-opening": keepOpening})
 
 // keepOpening opens a file again and again for so many seconds. It fails with ENOENT unless it succeeded once.
 func keepOpening(a []string) error {

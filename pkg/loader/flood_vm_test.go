@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+var _ = addOperations(map[string]func([]string) error{"deny": denyBy})
+
 // denyBy tries to open a file so many times and wants EACCES each time.
 func denyBy(a []string) error {
 	path, err := unix.BytePtrFromString(a[1])

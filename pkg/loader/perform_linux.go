@@ -94,7 +94,7 @@ var operations = map[string]func(args []string) error{
 			return err
 		})
 	},
-	"receive": func([]string) error { return receive() },
+	"receive": func([]string) error { return receive(receiveFD) },
 	"mapexec": func(a []string) error {
 		return withMapping(a[0], unix.PROT_READ|unix.PROT_EXEC, func([]byte) error { return nil })
 	},
@@ -304,9 +304,10 @@ func fileSetattr(path string) error {
 	return call6(sysSetattr, uintptr(at), uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(&attr)), uintptr(len(attr)), 0, 0)
 }
 
-func receive() error {
+// receive takes a descriptor that is sent over a socket.
+func receive(socket int) error {
 	data, control := make([]byte, 1), make([]byte, 64)
-	_, n, _, _, err := unix.Recvmsg(receiveFD, data, control, unix.MSG_CMSG_CLOEXEC)
+	_, n, _, _, err := unix.Recvmsg(socket, data, control, unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ type row struct {
 // The product's promise in one table: what a process in a jail tries, and what comes of it. A row has the operation, the
 // errno it ends with, and the code and the path of the one event that tells of it; an empty path is the operation's last
 // word. An allowed row has no code, and no event appears. What an operation is, says operations in perform_linux.go and
-// moreOperations in operations_vm_test.go: its name is its system call in most cases. After a denied row everything
+// moreOperations in operations_vm_linux.go: its name is its system call in most cases. After a denied row everything
 // around is as it was before.
 //
 // Where:

@@ -31,6 +31,8 @@ func openPlain(path *byte) (fd int, errno unix.Errno) {
 	return int(n), errno
 }
 
+var _ = addOperations(map[string]func([]string) error{"race": raceToRead})
+
 // raceToRead opens and reads for some seconds, by turns, whatever lies at paths, and writes down what came of each.
 // Meanwhile it goes from one working directory to the other.
 func raceToRead(a []string) error {

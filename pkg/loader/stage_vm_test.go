@@ -518,3 +518,19 @@ func (p *stage) openToSend(args []string) (int, error) {
 	}
 	return -1, fmt.Errorf("no kind of descriptor %q", kind)
 }
+
+// writeTinyProgram makes an executable file.
+func writeTinyProgram(path string) error {
+	return errors.Join(os.WriteFile(path, tinyProgram(), 0o755), os.Chmod(path, 0o755))
+}
+
+// deepDir is the directory n levels below dir, in a chain that makeChain made.
+func deepDir(dir string, n int) string { return filepath.Join(dir, strings.Repeat("/d", n)) }
+
+// longName is a path below dir of exactly n bytes.
+func longName(dir string, n int) string {
+	for n-len(dir) > 250 {
+		dir += "/" + strings.Repeat("l", 200)
+	}
+	return dir + "/" + strings.Repeat("f", n-len(dir)-1)
+}

@@ -4,10 +4,11 @@ package loader
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -24,15 +25,11 @@ const (
 	cgroupFD                     // the root of the cgroups, O_PATH
 )
 
-// Operations that the promise is about and no hook needs for its proof. They have to be there before the child's main,
-// which runs from an init function: so they are added by a variable's initialisation.
+// Operations that the promise is about and no hook needs for its proof. Only what is built for guests, by the tag vm, has
+// them: every program that imports this package then, a test's of another package too. They have to be there before the
+// child's main, which runs from an init function: so they are added by a variable's initialisation.
 var _ = func() bool {
-	for name, do := range moreOperations {
-		if _, ok := operations[name]; ok {
-			panic("two operations " + name)
-		}
-		operations[name] = do
-	}
+	addOperations(moreOperations)
 	// Words with any byte in them.
 	operations["quoted"] = func(a []string) error {
 		words, err := unquote(a)
@@ -42,8 +39,43 @@ var _ = func() bool {
 		return operations[words[0]](words[1:])
 	}
 	operations["uring"] = func(a []string) error { return uring(a[0], a[1], a[2:]) }
+	// By a process of its own.
+	operations["apart"] = func(a []string) error { // in a mount namespace, which nobody else sees changes of
+		return performIn(&syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}, a)
+	}
+	operations["asuser"] = func(a []string) error { // as root of a user namespace
+		self := []syscall.SysProcIDMap{{Size: 1}}
+		return performIn(&syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, UidMappings: self, GidMappings: self}, a)
+	}
 	return true
 }()
+
+// addOperations is to be called while variables are initialised.
+func addOperations(more map[string]func(a []string) error) bool {
+	for name, do := range more {
+		if _, ok := operations[name]; ok {
+			panic("two operations " + name)
+		}
+		operations[name] = do
+	}
+	return true
+}
+
+// performIn has a new process do an operation.
+func performIn(attr *syscall.SysProcAttr, words []string) error {
+	cmd := exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{canaryName}, Stdin: strings.NewReader(strings.Join(words, "\t") + "\n"), SysProcAttr: attr,
+	}
+	answer, err := cmd.Output()
+	if err != nil {
+		return err
+	}
+	errno, err := strconv.Atoi(strings.TrimSpace(string(answer)))
+	if err != nil {
+		return err
+	}
+	return orNil(unix.Errno(errno))
+}
 
 // unquote reads words with the escapes of Go's strings.
 func unquote(words []string) ([]string, error) {
@@ -59,8 +91,6 @@ func unquote(words []string) ([]string, error) {
 }
 
 var moreOperations = map[string]func(a []string) error{
-	"deny": denyBy,
-	"race": raceToRead,
 	// Opening.
 	"openw":     func(a []string) error { return withFile(a[0], unix.O_WRONLY, closed) },
 	"openrw":    func(a []string) error { return withFile(a[0], unix.O_RDWR, closed) },
@@ -71,6 +101,12 @@ var moreOperations = map[string]func(a []string) error{
 		return withNewFile(a[0], unix.O_CREAT|unix.O_WRONLY, closed)
 	},
 	"tmpfile": func(a []string) error { return withNewFile(a[0], unix.O_TMPFILE|unix.O_RDWR, closed) },
+	"write": func(a []string) error {
+		return withFile(a[0], unix.O_WRONLY, func(fd int) error {
+			_, err := unix.Write(fd, []byte(a[1]))
+			return err
+		})
+	},
 	"reopen": func(a []string) error { // a handle, by its name in /proc
 		return withHandle(a[0], func(fd string) error { return withFile(fd, unix.O_RDONLY, closed) })
 	},
@@ -78,6 +114,13 @@ var moreOperations = map[string]func(a []string) error{
 		return withFile(a[0], unix.O_PATH, func(dir int) error { return openBelow(dir, a[1]) })
 	},
 	"handle": func(a []string) error { return openByHandle(a[0], a[1]) },
+	"byhandle": func(a []string) error { // a handle that somebody else made, or guessed: its type and its bytes
+		bytes, err := hex.DecodeString(a[2])
+		if err != nil {
+			return err
+		}
+		return openHandle(a[0], unix.NewFileHandle(int32(number(a[1])), bytes))
+	},
 	"hold": func(a []string) (err error) {
 		held, err = unix.Open(a[0], unix.O_PATH|unix.O_CLOEXEC, 0)
 		return err
@@ -173,12 +216,17 @@ var moreOperations = map[string]func(a []string) error{
 	},
 	"private": func(a []string) error { return unix.Mount("", a[0], "", unix.MS_PRIVATE, "") },
 	"unshare": func([]string) error {
-		done := make(chan error)
-		go func() { done <- onOwnThread(func() error { return unix.Unshare(unix.CLONE_NEWNS) }) }()
-		return <-done
+		return onOwnThread(func() error { return unix.Unshare(unix.CLONE_NEWNS) })
 	},
 	"setns": func(a []string) error {
-		return withPidfd(a[0], func(fd int) error { return unix.Setns(fd, unix.CLONE_NEWNS) })
+		return withPidfd(a[0], func(fd int) error {
+			return onOwnThread(func() error { // a mount namespace takes a thread that shares its root with none
+				if err := unix.Unshare(unix.CLONE_FS); err != nil {
+					return err
+				}
+				return unix.Setns(fd, unix.CLONE_NEWNS)
+			})
+		})
 	},
 	"clonetree": func(a []string) error { return withTree(a[0], closed) },
 	"opentree":  func(a []string) error { return withTree(a[0], func(fd int) error { return openBelow(fd, a[1]) }) },
@@ -190,6 +238,17 @@ var moreOperations = map[string]func(a []string) error{
 	},
 
 	// Descriptors.
+	"fetch": func(a []string) error { // from the process that listens there
+		return withSocket(unix.SOCK_STREAM, a[0], func(fd int, to unix.Sockaddr) error {
+			if err := unix.SetNonblock(fd, false); err != nil {
+				return err
+			}
+			if err := unix.Connect(fd, to); err != nil {
+				return err
+			}
+			return receive(fd)
+		})
+	},
 	"pidfdget": func(a []string) error {
 		return withPidfd(a[0], func(fd int) error {
 			got, err := unix.PidfdGetfd(fd, int(number(a[1])), 0)
@@ -257,6 +316,17 @@ var moreOperations = map[string]func(a []string) error{
 			return call(unix.SYS_FCNTL, uintptr(fd), unix.F_SETOWN_EX, uintptr(unsafe.Pointer(&owner)))
 		})
 	},
+	"signalby": func(a []string) error { // by the kernel, which is to tell of what comes through a FIFO
+		return withFile(a[0], unix.O_RDWR, func(fd int) error {
+			for _, set := range [][2]int{{unix.F_SETOWN, int(number(a[1]))}, {unix.F_SETSIG, int(number(a[2]))}, {unix.F_SETFL, unix.O_ASYNC}} {
+				if _, err := unix.FcntlInt(uintptr(fd), set[0], set[1]); err != nil {
+					return err
+				}
+			}
+			_, err := unix.Write(fd, []byte{0})
+			return err
+		})
+	},
 	"renice": func(a []string) error { return unix.Setpriority(unix.PRIO_PROCESS, int(number(a[0])), 5) },
 	"affinity": func(a []string) error {
 		var set unix.CPUSet
@@ -296,6 +366,14 @@ var moreOperations = map[string]func(a []string) error{
 			return err
 		}
 		return unix.FanotifyMark(fanotifyFD, unix.FAN_MARK_REMOVE|flags, unix.FAN_OPEN, unix.AT_FDCWD, a[1])
+	},
+	"fanwatch": func(a []string) error { // a whole file system, by a group of one's own
+		fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_CLOEXEC, unix.O_RDONLY)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.FanotifyMark(fd, unix.FAN_MARK_ADD|unix.FAN_MARK_FILESYSTEM, unix.FAN_OPEN, unix.AT_FDCWD, a[0])
 	},
 	"dnotify": func(a []string) error {
 		return withFile(a[0], unix.O_RDONLY, func(fd int) error {
@@ -405,6 +483,10 @@ func openByHandle(mount, path string) error {
 	if err != nil {
 		return err
 	}
+	return openHandle(mount, handle)
+}
+
+func openHandle(mount string, handle unix.FileHandle) error {
 	return withFile(mount, unix.O_RDONLY, func(dir int) error {
 		fd, err := unix.OpenByHandleAt(dir, handle, unix.O_RDONLY|unix.O_CLOEXEC)
 		if err != nil {
@@ -568,20 +650,4 @@ func onPath(nr uintptr, path string) error {
 func quotaOff(fd int) error {
 	const quotaOff = 0x800003 << 8 // Q_QUOTAOFF, linux/quota.h
 	return call6(unix.SYS_QUOTACTL_FD, uintptr(fd), quotaOff, 0, 0, 0, 0)
-}
-
-// writeTinyProgram makes an executable file.
-func writeTinyProgram(path string) error {
-	return errors.Join(os.WriteFile(path, tinyProgram(), 0o755), os.Chmod(path, 0o755))
-}
-
-// deepDir is the directory n levels below dir, in a chain that makeChain made.
-func deepDir(dir string, n int) string { return filepath.Join(dir, strings.Repeat("/d", n)) }
-
-// longName is a path below dir of exactly n bytes.
-func longName(dir string, n int) string {
-	for n-len(dir) > 250 {
-		dir += "/" + strings.Repeat("l", 200)
-	}
-	return dir + "/" + strings.Repeat("f", n-len(dir)-1)
 }
