@@ -39,3 +39,8 @@ func needsLinux(name string) *cobra.Command {
 func currentStatus(bool) (engine.EnforcementStatus, error) {
 	return fallback.Status(), nil
 }
+
+// explainJail: there are no jails here.
+func (a *app) explainJail(string, *question, string) error {
+	return fmt.Errorf("--jail needs Linux with BPF LSM; on %s no kernel enforces a policy", runtime.GOOS)
+}

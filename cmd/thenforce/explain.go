@@ -30,27 +30,77 @@ type stepJSON struct {
 
 // kernelOpinion is the kernel's half of an explanation.
 type kernelOpinion struct {
-	// State is "not-asked", where a kernel that enforces could answer, or "unavailable".
+	// State is "asked", for a jail; "not-asked", where a kernel that enforces could answer for one; or "unavailable".
 	State  string `json:"state"`
 	Reason string `json:"reason"`
+
+	*kernelAnswer
+}
+
+// kernelAnswer is what the kernel programs answer for a jail.
+type kernelAnswer struct {
+	Outcome engine.Outcome `json:"outcome"`
+	Code    string         `json:"code"`
+	Rights  string         `json:"rights"`
+	// Object is the path of what was judged: that of the directory where the path itself is not there yet.
+	Object string `json:"object"`
+	// Jail is the id of the jail that answered: the one asked for, or one around it that says no.
+	Jail string `json:"jail"`
+	// Grant is the one that decided.
+	Grant any `json:"grant,omitempty"`
+	// Compared is what the engine says of the same object; where it says otherwise than the kernel, there is a bug report.
+	Compared engine.Outcome `json:"engine,omitempty"`
+	// Apart says why the two cannot be compared here.
+	Apart  string     `json:"apart,omitempty"`
+	Report *bugReport `json:"bugReport,omitempty"`
+}
+
+// bugReport is everything that it takes to find out why engine and kernel disagree.
+type bugReport struct {
+	Version   string           `json:"version"`
+	Kernel    string           `json:"kernel"`
+	Status    any              `json:"status"`
+	Jail      any              `json:"jail"`
+	Engine    *engine.Decision `json:"engine"`
+	Object    any              `json:"object"`
+	Mountinfo string           `json:"mountinfo"`
 }
 
 func (a *app) explainCommand() *cobra.Command {
-	var q question
+	var (
+		q    question
+		jail string
+	)
 	cmd := &cobra.Command{
-		Use:   "explain [policy flags] [--op OP] PATH",
+		Use:   "explain (--jail ID | [policy flags]) [--op OP] PATH",
 		Short: "Show step by step how the answer for one path comes about",
 		Long: `Show step by step how the answer for one path comes about: every component that
 the walk looked at, what it is, on which device and mount it lies, and what was
 decided there; then the grant that counts, the hard boundaries, and whether a
 kernel enforces the answer here. A relative PATH is one in the workspace.
 
-Exit code: 0 allowed, 3 denied, 4 conflict, 5 enforcement-unverified.`,
-		Example: `  thenforce explain --workspace ~/src/project --op write node_modules/.bin/tool`,
-		Args:    exactArgs("PATH"),
-		RunE:    func(_ *cobra.Command, args []string) error { return a.explain(&q, args[0]) },
+With --jail the policy is that of a live jail, and the programs in the kernel are
+asked as well: which of its grants decides, by the very code that judges its
+tasks. PATH is what its tasks find there. Where engine and kernel disagree about
+the same object, that is a bug, and what is printed is the report of it.
+
+Exit code: 0 allowed, 3 denied, 4 conflict, 5 enforcement-unverified; with --jail
+the kernel's answer counts, and a difference is 1.`,
+		Example: `  thenforce explain --workspace ~/src/project --op write node_modules/.bin/tool
+  thenforce explain --jail agent --op delete .git/config`,
+		Args: exactArgs("PATH"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if jail != "" {
+				if flag := q.policy.anyGiven(); flag != "" {
+					return usage(fmt.Errorf("--%s: a jail has its policy already: leave out --jail or --%s", flag, flag))
+				}
+				return a.explainJail(jail, &q, args[0])
+			}
+			return a.explain(&q, args[0])
+		},
 	}
 	q.register(cmd)
+	cmd.Flags().StringVar(&jail, "jail", "", "explain under the policy of the jail with this `ID` or name, and ask the kernel")
 	return cmd
 }
 
@@ -88,9 +138,9 @@ func (e *evaluation) explain(path string) explanation {
 		}
 		x.Walk = append(x.Walk, s)
 	}
-	x.Kernel = kernelOpinion{"not-asked", "a policy is not in the kernel before run or jail create puts it there"}
+	x.Kernel = kernelOpinion{State: "not-asked", Reason: "a policy is not in the kernel before run or jail create puts it there; --jail asks for one that is"}
 	if e.status.State != engine.Verified {
-		x.Kernel = kernelOpinion{"unavailable", "this host does not enforce: " + joinCodes(e.status.Blocking())}
+		x.Kernel = kernelOpinion{State: "unavailable", Reason: "this host does not enforce: " + joinCodes(e.status.Blocking())}
 	}
 	return x
 }
@@ -134,8 +184,18 @@ func printExplanation(f *os.File, x *explanation, workspace string) error {
 	if x.Boundary.Outcome != engine.BoundaryAllow {
 		boundary = paint(f, red, string(x.Boundary.Outcome)) + ": " + string(x.Boundary.Reason)
 	}
-	_, err := fmt.Fprintf(f, "walk      %s\ngrant     %s\nboundary  %s\nkernel    %s: %s\n", walk, grant, boundary, x.Kernel.State, x.Kernel.Reason)
-	return err
+	fmt.Fprintf(f, "walk      %s\ngrant     %s\nboundary  %s\n", walk, grant, boundary)
+	k := x.Kernel
+	if k.kernelAnswer == nil {
+		_, err := fmt.Fprintf(f, "kernel    %s: %s\n", k.State, k.Reason)
+		return err
+	}
+	fmt.Fprintf(f, "kernel    %s  %s: %s: %s\n", paintOutcome(f, k.Outcome), k.Code, k.Reason, quoted(k.Object))
+	if k.Report == nil {
+		return nil
+	}
+	fmt.Fprintf(f, "\n%s: the engine says %s and the kernel %s. Please report this:\n", paint(f, red, "DIFFERENCE"), k.Compared, k.Outcome)
+	return printJSON(f, k.Report)
 }
 
 // printWalk writes one line for each component, indented by how deep it lies.

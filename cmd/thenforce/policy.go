@@ -78,6 +78,19 @@ func (p *policy) compileHere() (engine.AllowedSets, error) {
 	return p.compile(probes)
 }
 
+// anyGiven names a flag of the policy that the command line has, or none.
+func (p *policyFlags) anyGiven() string {
+	for _, flag := range []string{
+		"policy", "workspace", "workspace-rights", "grant", "deny", "preset", "mode", "follow-symlinks", "follow-junctions",
+		"follow-reparse-points", "follow-mounts", "no-symlinks",
+	} {
+		if p.given(flag) {
+			return flag
+		}
+	}
+	return ""
+}
+
 func (p *policyFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	p.given = f.Changed

@@ -120,9 +120,15 @@ type Registry struct {
 	order      []string // the ids as they were granted: a clock may not tell them apart
 }
 
-// NewRegistry returns an empty registry that is kept in memory only.
-func NewRegistry(activation Activation) *Registry {
-	return &Registry{activation: activation, now: time.Now, byID: make(map[string]*BoundaryExpansion)}
+// NewRegistry returns a registry that is kept in memory only, with the given
+// expansions in it: none, or what [ReadExpansions] gave.
+func NewRegistry(activation Activation, history ...BoundaryExpansion) *Registry {
+	r := &Registry{activation: activation, now: time.Now, byID: make(map[string]*BoundaryExpansion)}
+	for i := range history {
+		x := history[i].clone()
+		r.add(&x)
+	}
+	return r
 }
 
 // Grant records an expansion and returns it. With a journal it has reached the
