@@ -165,7 +165,8 @@ enum tf_jail_flag {
 	TF_JAIL_CANARY = 4,  /* a verification is running: verdicts are counted in tf_canary */
 	TF_JAIL_FOLLOW_MOUNTS = 8, /* what is mounted below a grant belongs to it */
 	TF_JAIL_PENDING = 16, /* a container's: its tasks are judged from their own exec on, see arming.h */
-	TF_JAIL_NO_SYMLINKS = 32, /* links of the jail\'s own trees are not followed, see inode_follow_link */
+	TF_JAIL_NO_SYMLINKS = 32, /* links of the jail's own trees are not followed, see inode_follow_link */
+	TF_JAIL_PRIVILEGED = 64, /* only with TF_JAIL_CANARY: tf_capable lets its tasks pass, to see who is asked next */
 };
 
 enum tf_event_flag {
@@ -330,7 +331,7 @@ struct tf_proof {
 	__u8 boot[16];	     /* boot id */
 	__u8 build[32];	     /* SHA-256 of the object file that was loaded */
 	__u32 count;
-	__u32 pad;
+	__u32 absent; /* of the operations that a kernel may lack or forbid, those that this one did: the loader's order */
 	struct tf_proof_entry entries[TF_MAX_ATTACHED];
 };
 
@@ -377,7 +378,7 @@ struct tf_global {
 	__u32 arming;			    /* a pending jail was made since the programs were loaded */
 	__u32 epoch;			    /* raised after every change of grants, jails or members; see cache.h */
 	__u32 next_serial;		    /* the last serial number given to an object; none is ever used twice */
-	__u32 pad;
+	__u32 disarmed;			    /* marks that ended with their task, so that a verification sees it happen */
 	__u64 attached[2];		    /* bit i: the loader's i-th program exists on this kernel and was attached */
 	/*
 	 * How many grants have an inode number that falls into a cell, modulo TF_GRANTED_CELLS. Counted up before a grant

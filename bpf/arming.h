@@ -91,8 +91,8 @@ int tf_sched_process_free(unsigned long long *ctx)
 {
 	__u64 task = ctx[0];
 
-	if (tf_state.arming)
-		bpf_map_delete_elem(&tf_armed, &task);
+	if (tf_state.arming && !bpf_map_delete_elem(&tf_armed, &task))
+		__sync_fetch_and_add(&tf_state.disarmed, 1);
 	return 0;
 }
 

@@ -81,6 +81,18 @@ static __always_inline bool is_over_the_machine(__u32 cap)
 
 #define CAP_OPT_NOAUDIT 2
 
+/*
+ * Whether a verification wants to see what a hook says that is asked only after the kernel's own check for privileges:
+ * perf_event_open at sysctl level 3 of Debian's and Ubuntu's kernels, io_uring where kernel.io_uring_disabled is 1.
+ */
+static __always_inline bool is_privileged_canary(void)
+{
+	const __u32 both = TF_JAIL_CANARY | TF_JAIL_PRIVILEGED;
+	struct subject s;
+
+	return find_subject(&s) && s.jail && (s.jail->flags & both) == both;
+}
+
 SEC("lsm/capable")
 int tf_capable(unsigned long long *ctx)
 {
@@ -94,7 +106,7 @@ int tf_capable(unsigned long long *ctx)
 		return 0;
 	if (ns->level != 0) /* a user namespace's own root has no power over the machine */
 		return 0;
-	if (is_kernels_own_call())
+	if (is_kernels_own_call() || is_privileged_canary())
 		return 0;
 	return judge_forbidden(TF_HOOK_CAPABLE, TF_OP_KERNEL, cap, asks || cap == CAP_PERFMON);
 }

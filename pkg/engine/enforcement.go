@@ -2,6 +2,8 @@ package engine
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -75,12 +77,15 @@ const (
 	OldPinsUnused        EnforcementCode = "old-pins-unused"
 )
 
-// kernelCommandLine is the fix for a kernel that was booted without the BPF LSM. The list replaces the kernel's own,
-// so the modules that are active now have to be named too.
-const kernelCommandLine = `add "bpf" to the kernel's list of security modules and reboot: take the list that ` +
-	`"cat /sys/kernel/security/lsm" prints, append ",bpf", and pass it as lsm=LIST on the kernel command line ` +
-	`(Debian, Ubuntu: GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub; Fedora: grubby --update-kernel=ALL ` +
-	`--args="lsm=LIST"; systemd-boot: the options line of the entry, or /etc/kernel/cmdline)`
+// kernelCommandLine is the fix for a kernel that was booted without the BPF LSM. The list replaces the kernel's own, so
+// the modules that are active now have to be named too: the commands take them from the kernel. /etc/default/grub is a
+// shell script, so a line at its end adds to what is set before; entries of systemd-boot are made from /etc/kernel/cmdline,
+// see kernel-install(8).
+const kernelCommandLine = `add bpf to the kernel's list of security modules, as root, and reboot. ` +
+	`Debian, Ubuntu: echo "GRUB_CMDLINE_LINUX=\"\$GRUB_CMDLINE_LINUX lsm=$(cat /sys/kernel/security/lsm),bpf\"" >>/etc/default/grub && update-grub; ` +
+	`Fedora: grubby --update-kernel=ALL --args="lsm=$(cat /sys/kernel/security/lsm),bpf"; ` +
+	`systemd-boot: sed -i "1s/$/ lsm=$(cat /sys/kernel/security/lsm),bpf/" /etc/kernel/cmdline && ` +
+	`kernel-install add $(uname -r) $(ls /lib/modules/$(uname -r)/vmlinuz /boot/vmlinuz-$(uname -r))`
 
 // meaning is what a code says wherever it appears.
 type meaning struct {
@@ -91,11 +96,11 @@ type meaning struct {
 
 var meanings = map[EnforcementCode]meaning{
 	OSUnsupported:        {sentence: "this operating system has no kernel enforcement", fix: "run thenforce on Linux with BPF LSM"},
-	KernelTooOld:         {sentence: "the kernel lacks something that enforcement needs", fix: "boot Linux 6.1 or newer"},
+	KernelTooOld:         {sentence: "the kernel lacks something that enforcement needs", fix: "boot Linux 6.1 or newer; on one that is, report this with the output of thenforce status --verify --json"},
 	BTFMissing:           {sentence: "the kernel carries no BTF type information", fix: "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y"},
 	LSMListUnreadable:    {sentence: "the list of active security modules cannot be read", fix: "mount -t securityfs securityfs /sys/kernel/security"},
 	LSMInactive:          {sentence: "the BPF LSM is not active, so programs would load and never run", fix: kernelCommandLine},
-	PermissionDenied:     {sentence: "this process lacks a privilege that enforcement needs", fix: "run thenforce as root in the initial user namespace (sudo thenforce ...)"},
+	PermissionDenied:     {sentence: "this process lacks a privilege that enforcement needs", fix: "run thenforce as root in the initial user namespace (sudo thenforce ...), outside containers and seccomp filters that forbid bpf(2)"},
 	Lockdown:             {sentence: "kernel lockdown forbids BPF programs to read kernel memory", fix: "boot with lockdown=integrity or without lockdown="},
 	VerifierRejected:     {sentence: "the kernel's verifier refused a program", fix: "report this with the output of thenforce status --verify --log-level debug"},
 	HookMissing:          {sentence: "a required hook does not exist in this kernel", fix: "boot a kernel built with CONFIG_BPF_LSM=y and CONFIG_SECURITY_PATH=y"},
@@ -119,7 +124,7 @@ var meanings = map[EnforcementCode]meaning{
 	InsideJail:           {sentence: "this process is itself in a jail", fix: "run thenforce outside the jail"},
 	UserspaceOnly:        {sentence: "only userspace checks are available", fix: "run thenforce on Linux with BPF LSM"},
 	EventsLost:           {sentence: "events were lost because nobody read them in time", fix: "thenforce events --follow", notice: true},
-	OptionalHookMissing:  {sentence: "an optional hook does not exist in this kernel", notice: true},
+	OptionalHookMissing:  {sentence: "what a hook guards does not exist here, or is forbidden to everybody", notice: true},
 	OldPinsUnused:        {sentence: "pins of an older version lie unused", fix: "thenforce unload", notice: true},
 }
 
@@ -132,6 +137,11 @@ type EnforcementReason struct {
 }
 
 func (r EnforcementReason) String() string { return string(r.Code) + ": " + r.Detail }
+
+// EnforcementCodes returns every code, sorted.
+func EnforcementCodes() []EnforcementCode {
+	return slices.Sorted(maps.Keys(meanings))
+}
 
 // NewReason makes the reason for a code. detail says what was seen; empty, the code's own sentence stands alone.
 // A code that no table knows blocks.

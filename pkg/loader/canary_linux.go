@@ -13,10 +13,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/thenforce/thenforce/pkg/engine"
 	"golang.org/x/sys/unix"
 )
@@ -37,11 +37,8 @@ type canary struct {
 	intact func(*scene) error
 	// namespace: the operation takes a process that is root of a user namespace.
 	namespace bool
-	// optional: where the kernel does not have the operation at all (ENOSYS), there is nothing to deny.
-	optional bool
-	// refusedBefore: this kernel, as it is set up, refuses the operation to every jail by another check before the hook
-	// is asked; then the errno is all there is to see.
-	refusedBefore func() (unix.Errno, bool)
+	// privileged: the kernel asks for a capability first that no jail has, so the denied one is tried with it.
+	privileged bool
 }
 
 const (
@@ -72,7 +69,7 @@ var canaries = []canary{
 	{hook: "inode_file_setattr", deny: "filesetattr %OUT/file", errno: eacces, allow: "filesetattr %IN/file", others: xattrErrnos},
 	{hook: "file_ioctl", deny: "ioctl %IN/file 0x80045a7f", errno: eperm, allow: "ioctl %IN/file 0x541b"},
 	{hook: "file_ioctl_compat", deny: "compat %IN/file 0x80045a7f", errno: eperm, allow: "compat %IN/file 0x541b",
-		others: []unix.Errno{unix.EFAULT}, optional: true},
+		others: []unix.Errno{unix.EFAULT}},
 	{hook: "file_fcntl", deny: "setown %IN/file %HOST", errno: eperm, allow: "setown %IN/file 0"},
 	{hook: "file_receive", deny: "receive", errno: eacces, allow: "receive", before: passDescriptor},
 	{hook: "mmap_file", deny: "mapexec %RO/file", errno: eacces, allow: "mapexec %IN/file"},
@@ -96,13 +93,13 @@ var canaries = []canary{
 	{hook: "unix_stream_connect", deny: "connect %OUT/stream", errno: eacces, allow: "connect %IN/stream"},
 	{hook: "unix_may_send", deny: "send %OUT/datagram", errno: eacces, allow: "send %IN/datagram"},
 	{hook: "bpf", deny: "bpf", errno: eperm},
-	{hook: "perf_event_open", deny: "perf", errno: eperm, refusedBefore: perfIsForPrivileged},
+	{hook: "perf_event_open", deny: "perf", errno: eperm, privileged: true},
 	{hook: "kernel_module_request", deny: "family", errno: unix.EAFNOSUPPORT},
 	{hook: "capable", deny: "hostname", errno: eperm},
 	{hook: "sb_kern_mount", deny: "kernmount", errno: eperm, namespace: true},
 	{hook: "fs_context_parse_param", deny: "parameter", errno: eperm, namespace: true},
 	{hook: "task_setpgid", deny: "setpgid %GROUP", errno: eperm, allow: "setpgid 0"},
-	{hook: "uring_override_creds", deny: "personality", errno: eperm, optional: true},
+	{hook: "uring_override_creds", deny: "personality", errno: eperm, privileged: true},
 }
 
 // scene is what the canaries act in: folders on a file system of their own, a jail, and processes.
@@ -110,7 +107,8 @@ type scene struct {
 	in, out, ro   string
 	cgroup        *os.File
 	path          string // of the cgroup
-	socket        int    // the host's end of the socket that descriptors are passed over
+	jail          *Jail
+	socket        int // the host's end of the socket that descriptors are passed over
 	files         []*os.File
 	child, peer   *canaryChild
 	root          *canaryChild // root of a user namespace
@@ -152,16 +150,6 @@ func unchanged(s *scene) error {
 	return nil
 }
 
-// perfIsForPrivileged: Debian's kernels know a level 3 at which perf_event_open takes CAP_SYS_ADMIN, which no jail has.
-func perfIsForPrivileged() (unix.Errno, bool) {
-	text, err := os.ReadFile("/proc/sys/kernel/perf_event_paranoid")
-	if err != nil {
-		return 0, false
-	}
-	level, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	return eacces, err == nil && level > 2
-}
-
 // passDescriptor sends the child one for the file outside, or for the one inside.
 func passDescriptor(s *scene, deny bool) error {
 	dir := s.in
@@ -180,10 +168,11 @@ func passDescriptor(s *scene, deny bool) error {
 func (e *Enforcer) proveAndReport() engine.EnforcementStatus {
 	status := look(e.opts)
 	before, _, _ := e.attached()
-	if err := e.writeProof(nil); err != nil { // whatever was proven before counts no longer
+	if err := e.writeProof(nil, 0); err != nil { // whatever was proven before counts no longer
 		status.Add(engine.MapMismatch, "write proof: "+err.Error())
 	}
-	if err := e.prove(status.Cgroup.Mount); err != nil {
+	absent, err := e.prove(status.Cgroup.Mount)
+	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			status.Add(engine.CanaryFailed, strings.TrimSpace(line))
 		}
@@ -195,7 +184,7 @@ func (e *Enforcer) proveAndReport() engine.EnforcementStatus {
 		}
 	}
 	if !hasBlocking(status) {
-		if err := e.writeProof(after); err != nil {
+		if err := e.writeProof(after, absent); err != nil {
 			status.Add(engine.MapMismatch, "write proof: "+err.Error())
 		}
 	}
@@ -206,19 +195,20 @@ func (e *Enforcer) proveAndReport() engine.EnforcementStatus {
 
 // prove runs all canaries on a thread of their own. The thread has its own mount namespace with a fresh file system in
 // it, which is gone with the thread however it ends; so nothing depends on how the host mounts its temporary folders.
-func (e *Enforcer) prove(cgroups string) error {
+// It says which operations this kernel does not have.
+func (e *Enforcer) prove(cgroups string) (absent absence, err error) {
 	done := make(chan error, 1)
 	base := filepath.Join(e.opts.StateDir, "canary")
 	go func() {
 		runtime.LockOSThread() // never unlocked
-		done <- e.proveHere(base, cgroups)
+		done <- e.proveHere(base, cgroups, &absent)
 	}()
-	err := <-done
+	err = <-done
 	os.Remove(base) // empty, as the host sees it
-	return err
+	return absent, err
 }
 
-func (e *Enforcer) proveHere(base, cgroups string) (err error) {
+func (e *Enforcer) proveHere(base, cgroups string, absent *absence) (err error) {
 	s := &scene{}
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.layOut(base); err != nil {
@@ -232,7 +222,7 @@ func (e *Enforcer) proveHere(base, cgroups string) (err error) {
 		return err
 	}
 	defer closeAll()
-	jail, err := e.createJail(JailSpec{
+	s.jail, err = e.createJail(JailSpec{
 		Cgroup: s.cgroup, CgroupPath: s.path, Open: open, flags: uint32(enforcerTfJailFlagTF_JAIL_CANARY),
 		Sets: engine.AllowedSets{
 			Workspace:  engine.WorkspaceIdentity{CanonicalRoot: s.in},
@@ -246,7 +236,7 @@ func (e *Enforcer) proveHere(base, cgroups string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.dropLocked(jail)) }()
+	defer func() { err = errors.Join(err, e.dropLocked(s.jail)) }()
 	if err := s.startChildren(cgroups); err != nil {
 		return err
 	}
@@ -255,11 +245,16 @@ func (e *Enforcer) proveHere(base, cgroups string) (err error) {
 		if i := slices.IndexFunc(attachments, func(a attachment) bool { return a.name == c.hook }); i < 0 || !e.expected(i) {
 			continue
 		}
-		if err := e.try(s, c); err != nil {
+		err := absent.learn(c.hook)
+		if err == nil && !absent.has(c.hook) {
+			err = e.try(s, c)
+		}
+		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", c.hook, err))
 		}
 	}
-	failed = append(failed, e.proveInheritance(s), e.proveTerminals(s), e.proveArming(s, cgroups, open))
+	failed = append(failed, e.proveInheritance(s), e.proveTerminals(base, absent), e.proveArming(s, cgroups, open),
+		e.proveDeath(base, cgroups))
 	return errors.Join(failed...)
 }
 
@@ -464,35 +459,12 @@ func canaryObjects() (open []OpenObject, closeAll func(), err error) {
 // try runs one pair and compares the child's errnos and the kernel's counters.
 func (e *Enforcer) try(s *scene, c canary) error {
 	child := s.child
-	switch {
-	case c.namespace:
+	if c.namespace {
 		child = s.root
-	case c.hook == "file_ioctl_compat":
-		// A kernel that runs no 32-bit programs kills who tries: look with somebody else first.
-		probe, err := startCanary(nil, nil, nil)
-		if err != nil {
-			return err
-		}
-		_, err = probe.do(words(s, c.allow))
-		ended := probe.stop()
-		switch {
-		case err != nil && probe.faulted():
-			return nil
-		case err != nil:
-			return errors.Join(err, ended)
-		}
 	}
 	errno, counted, err := e.attempt(s, c, child, true)
 	if err != nil {
 		return err
-	}
-	if c.optional && errno == unix.ENOSYS {
-		return nil
-	}
-	if c.refusedBefore != nil && counted == (enforcerTfCanaryCount{}) {
-		if first, ok := c.refusedBefore(); ok && errno == first {
-			return nil
-		}
 	}
 	if errno != c.errno {
 		return fmt.Errorf("%s: got %s, want %s", c.deny, errnoName(errno), errnoName(c.errno))
@@ -540,7 +512,12 @@ func (e *Enforcer) attempt(s *scene, c canary, child *canaryChild, deny bool) (u
 	if err != nil {
 		return 0, none, err
 	}
+	flags := &e.jailSlots[s.jail.slot].Flags
+	if c.privileged {
+		atomic.OrUint32(flags, uint32(enforcerTfJailFlagTF_JAIL_PRIVILEGED))
+	}
 	errno, err := child.do(words(s, operation))
+	atomic.AndUint32(flags, ^uint32(enforcerTfJailFlagTF_JAIL_PRIVILEGED))
 	if err != nil {
 		return 0, none, fmt.Errorf("%s: %w", operation, err)
 	}
@@ -552,147 +529,6 @@ func (e *Enforcer) canaryCount(hook uint32) (enforcerTfCanaryCount, error) {
 	var count enforcerTfCanaryCount
 	err := e.canary.Lookup(hook, &count)
 	return count, err
-}
-
-// proveInheritance makes a child cgroup of the jailed one: a task in it must be denied, and once it is removed the
-// kernel must have forgotten it.
-func (e *Enforcer) proveInheritance(s *scene) error {
-	sub := filepath.Join(s.path, "sub")
-	if err := os.Mkdir(sub, 0o755); err != nil {
-		return fmt.Errorf("cgroup_mkdir: %w", err)
-	}
-	dir, err := os.Open(sub)
-	if err != nil {
-		return errors.Join(err, removeCgroup(sub))
-	}
-	defer dir.Close()
-	id, err := CgroupID(dir)
-	if err != nil {
-		return errors.Join(err, removeCgroup(sub))
-	}
-	tried := func() error {
-		child, err := startCanary(dir, nil, nil)
-		if err != nil {
-			return err
-		}
-		errno, err := child.do([]string{"open", filepath.Join(s.out, "file")})
-		if err == nil && errno != eacces {
-			err = fmt.Errorf("a task in a new child cgroup got %s, want EACCES", errnoName(errno))
-		}
-		return errors.Join(err, child.stop())
-	}()
-	if tried != nil {
-		tried = fmt.Errorf("cgroup_mkdir: %w", tried)
-	}
-	if err := removeCgroup(sub); err != nil {
-		return errors.Join(tried, err)
-	}
-	var member enforcerTfMember
-	if err := e.members.Lookup(id, &member); !errors.Is(err, ebpf.ErrKeyNotExist) {
-		tried = errors.Join(tried, fmt.Errorf("cgroup_rmdir: a removed cgroup is still a member (%v)", err))
-	}
-	return tried
-}
-
-// proveTerminals: an entry for a pseudo terminal has to go when the terminal does, or its number would be somebody
-// else's one day.
-func (e *Enforcer) proveTerminals(*scene) error {
-	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	switch {
-	case err == unix.ENOENT || err == unix.ENXIO || err == unix.ENODEV:
-		return nil // a host without pseudo terminals has none to confuse
-	case err != nil:
-		return fmt.Errorf("devpts_pty_kill: open /dev/ptmx: %w", err)
-	}
-	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		unix.Close(master)
-		return fmt.Errorf("devpts_pty_kill: unlock a terminal: %w", err)
-	}
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), unix.O_PATH, 0)
-	if err != nil {
-		unix.Close(master)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // another devpts than this namespace's
-		}
-		return fmt.Errorf("devpts_pty_kill: %w", err)
-	}
-	id, err := e.Learn(slave)
-	slave.Close()
-	key := enforcerTfPtyKey{Ino: id.Inode, Dev: uint32(id.Device)}
-	if err == nil {
-		err = e.ptys.Put(key, uint64(1))
-	}
-	unix.Close(master)
-	if err != nil {
-		return fmt.Errorf("devpts_pty_kill: %w", err)
-	}
-	var owner uint64
-	if err := e.ptys.Lookup(key, &owner); !errors.Is(err, ebpf.ErrKeyNotExist) {
-		e.ptys.Delete(key)
-		return fmt.Errorf("devpts_pty_kill: a terminal that is gone still belongs to a jail (%v)", err)
-	}
-	return nil
-}
-
-// proveArming makes a pending jail that waits for this thread's own root. A task that comes in from outside is not judged
-// and nobody's peer, one that executes in it is, and so is what that starts.
-func (e *Enforcer) proveArming(outer *scene, cgroups string, open []OpenObject) (err error) {
-	s := &scene{}
-	defer func() { err = errors.Join(err, s.close()) }()
-	if err := s.mkdirCgroup(filepath.Join(cgroups, "thenforce"), canaryPrefix); err != nil {
-		return err
-	}
-	root, err := os.OpenFile("/", unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	jail, err := e.createJail(JailSpec{
-		Cgroup: s.cgroup, CgroupPath: s.path, Root: root, Open: open, flags: uint32(enforcerTfJailFlagTF_JAIL_CANARY),
-		Sets: engine.AllowedSets{
-			Workspace: engine.WorkspaceIdentity{CanonicalRoot: outer.in},
-			Objects:   []engine.Object{{Path: outer.in, Rights: engine.AllRights, Source: engine.SourceWorkspace}},
-		},
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.dropLocked(jail)) }()
-	if s.peer, err = startCanary(nil, nil, nil); err != nil {
-		return err
-	}
-	pending := strconv.Itoa(s.peer.cmd.Process.Pid)
-	if err := os.WriteFile(filepath.Join(s.path, "cgroup.procs"), []byte(pending), 0); err != nil {
-		return err
-	}
-	if s.child, err = startCanary(s.cgroup, nil, nil); err != nil {
-		return err
-	}
-	var failed []error
-	for _, step := range []struct {
-		hook  string
-		child *canaryChild
-		tries string
-		want  unix.Errno
-	}{
-		{"bprm_check_security: before its exec", s.peer, "open %OUT/file", noErrno},
-		{"bprm_check_security: after its exec", s.child, "open %OUT/file", eacces},
-		{"task_alloc: a task started by an armed one", s.child, "elsewhere %OUT/file", eacces},
-		{"ptrace_access_check: of a pending task", s.child, "trace " + pending, eacces},
-		{"task_kill: of a pending task", s.child, "kill " + pending, eperm},
-	} {
-		switch errno, err := step.child.do(words(outer, step.tries)); {
-		case err != nil:
-			return fmt.Errorf("%s: %w", step.hook, err)
-		case errno != step.want:
-			failed = append(failed, fmt.Errorf("%s: %s got %s, want %s", step.hook, step.tries, errnoName(errno), errnoName(step.want)))
-		}
-	}
-	return errors.Join(failed...)
 }
 
 // endCanaries kills what is left in the cgroup of an abandoned verification, and removes it with its child.

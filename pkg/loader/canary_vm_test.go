@@ -69,19 +69,24 @@ func alwaysAllow(t *testing.T, i int, program string) (undo func()) {
 	}
 }
 
-// A canary proves denial and not attachment: with a program that always allows in the place of any one hook's, all is
-// attached, and the verification fails and names that hook.
-func TestVerifyFindsTheHookThatAllows(t *testing.T) {
-	allowPerf(t) // else the kernel itself refuses before it asks the hook, and a canary has to take that for good
-	openVerified(t).Close()
+// A canary proves denial and not attachment: with a program that does nothing in the place of any one that is attached,
+// the verification fails and names it.
+func TestVerifyFindsTheProgramThatAllows(t *testing.T) {
+	e := openVerified(t)
+	ws := tmpfsIn(t)
+	jailed(t, e, engine.AllowedSets{ // attaches the hook that is attached on demand
+		Workspace: engine.WorkspaceIdentity{CanonicalRoot: ws}, NoSymlinks: true,
+		Objects: []engine.Object{{Path: ws, Rights: engine.AllRights, Source: engine.SourceWorkspace}},
+	})
 	chosen, err := choosePrograms()
 	if err != nil {
 		t.Fatal(err)
 	}
-	few := []string{"file_open", "task_alloc", "capable"} // a proof takes its time
+	chosen[followLinkIndex()] = enforcerProgTfInodeFollowLink
+	few := []string{"file_open", "perf_event_open", "sched_process_free", "d_delete"} // a proof takes its time
 	tried := 0
 	for i, a := range attachments {
-		if chosen[i] == "" || a.kind != lsmHook || a.hook < 0 || a.onDemand || !inSoak() && !slices.Contains(few, a.name) {
+		if chosen[i] == "" || !inSoak() && !slices.Contains(few, a.name) {
 			continue
 		}
 		tried++
@@ -98,7 +103,7 @@ func TestVerifyFindsTheHookThatAllows(t *testing.T) {
 			named := false
 			for _, r := range status.Reasons {
 				if r.Code == engine.CanaryFailed {
-					named = named || strings.Contains(r.Detail, ": "+a.name+": ")
+					named = named || strings.HasPrefix(r.Detail, "a test operation was not judged as it must be: "+a.name+": ")
 				}
 				t.Log(r)
 			}
@@ -113,9 +118,55 @@ func TestVerifyFindsTheHookThatAllows(t *testing.T) {
 		})
 	}
 	if tried < len(few) {
-		t.Errorf("only %d hooks were tried", tried)
+		t.Errorf("only %d programs were tried", tried)
 	}
-	if status, err := Verify(Options{}); err != nil || status.State != engine.Verified {
+	status, err := Verify(Options{})
+	if err != nil || status.State != engine.Verified {
 		t.Errorf("with every real program back: %v %v, %v", status.State, status.Reasons, err)
+	}
+	for _, h := range status.Hooks {
+		if !h.Required || !h.Proven {
+			t.Errorf("%+v", h)
+		}
+	}
+}
+
+// What an administrator has forbidden to everybody cannot be tried: its hook is not required then. The proof ends when it
+// is allowed again. Where only privileged processes may, a jail may not either, and the hook is tried all the same.
+func TestForbiddenRings(t *testing.T) {
+	settings := []string{"1", "2", "0"}
+	was, err := os.ReadFile(uringDisabled)
+	switch {
+	case os.IsNotExist(err):
+		settings = nil // before Linux 6.6, where nobody can forbid it
+	case err != nil:
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.WriteFile(uringDisabled, was, 0) })
+	expect := func(setting string, required bool) {
+		t.Helper()
+		status, err := Verify(Options{})
+		if err != nil || status.State != engine.Verified {
+			t.Fatalf("setting %s: %v %v, %v", setting, status.State, status.Reasons, err)
+		}
+		for _, status := range []engine.EnforcementStatus{status, Inspect(Options{})} {
+			i := slices.IndexFunc(status.Hooks, func(h engine.HookStatus) bool { return h.Name == "uring_override_creds" })
+			if h := status.Hooks[i]; status.State != engine.Verified || h.Required != required || h.Proven != required || !h.Attached ||
+				hasCode(status, engine.OptionalHookMissing) == required {
+				t.Errorf("setting %s: %v %v %+v", setting, status.State, status.Reasons, h)
+			}
+		}
+	}
+	expect("as it was", true)
+	for _, setting := range settings {
+		if err := os.WriteFile(uringDisabled, []byte(setting), 0); err != nil {
+			t.Fatal(err)
+		}
+		if setting == "0" { // after 2
+			if status := Inspect(Options{}); status.State == engine.Verified || !hasCode(status, engine.NotProven) {
+				t.Errorf("allowed again: %v %v", status.State, status.Reasons)
+			}
+		}
+		expect(setting, setting != "2")
 	}
 }

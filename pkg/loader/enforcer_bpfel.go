@@ -96,7 +96,7 @@ type enforcerTfGlobal struct {
 	Arming       uint32
 	Epoch        uint32
 	NextSerial   uint32
-	Pad          uint32
+	Disarmed     uint32
 	Attached     [2]uint64
 	Granted      [131072]uint16
 	GrantedFiles [131072]uint16
@@ -205,6 +205,7 @@ const (
 	enforcerTfJailFlagTF_JAIL_FOLLOW_MOUNTS enforcerTfJailFlag = 8
 	enforcerTfJailFlagTF_JAIL_PENDING       enforcerTfJailFlag = 16
 	enforcerTfJailFlagTF_JAIL_NO_SYMLINKS   enforcerTfJailFlag = 32
+	enforcerTfJailFlagTF_JAIL_PRIVILEGED    enforcerTfJailFlag = 64
 )
 
 type enforcerTfJudgeAs uint32
@@ -328,7 +329,7 @@ type enforcerTfProof struct {
 	Boot    [16]uint8
 	Build   [32]uint8
 	Count   uint32
-	Pad     uint32
+	Absent  uint32
 	Entries [96]enforcerTfProofEntry
 }
 

@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "8ee19b23556aa68d3109ade5da0424081c4237ea864d9ca1cbbf0ba796996c76"
+const objectDigest = "65dc9dff51b0979fe0295235f5042b872f95aa2224773dbc980f3f16ab63d2a0"

@@ -235,7 +235,11 @@ func withLoadError(status engine.EnforcementStatus, err error) engine.Enforcemen
 	if errors.As(err, &known) {
 		status.Add(known.code, known.err.Error())
 	} else {
-		status.Add(reasonForLoad(err), err.Error())
+		code, detail := reasonForLoad(err), err.Error()
+		if code == engine.PermissionDenied && mayListPrograms() == nil {
+			detail += " (this process has the capabilities: a seccomp filter or another security module refuses it)"
+		}
+		status.Add(code, detail)
 	}
 	status.Settle()
 	return status
@@ -565,10 +569,14 @@ func Unload(opts Options, force bool) error {
 	}
 	var errs []error
 	kept := false
-	for _, dir := range opts.otherVersions() {
-		if !force && pinnedLinks(dir) > 0 {
+	others, err := opts.otherVersions()
+	if err != nil {
+		errs, kept = append(errs, err), true
+	}
+	for _, dir := range others {
+		if links, err := pinnedLinks(dir); !force && (links > 0 || err != nil) {
 			kept = true
-			errs = append(errs, fmt.Errorf("unload: %s holds attached programs of another version, and maybe live jails: unload them with that version, or use --force", dir))
+			errs = append(errs, errors.Join(err, fmt.Errorf("unload: %s holds attached programs of another version, and maybe live jails: unload them with that version, or use --force", dir)))
 			continue
 		}
 		errs = append(errs, removePins(dir))
@@ -629,7 +637,12 @@ func (e *Enforcer) report(s *engine.EnforcementStatus, locked bool) {
 		return
 	}
 	for i := range s.Hooks {
-		s.Hooks[i].Proven = s.Hooks[i].Attached
+		h := &s.Hooks[i]
+		if absence(proof.Absent).has(h.Name) {
+			h.Required = false
+			s.Add(engine.OptionalHookMissing, h.Name)
+		}
+		h.Proven = h.Attached && h.Required
 	}
 	s.Proof = &engine.EnforcementProof{
 		BootID: formatBootID(proof.Boot), ABI: ABI, Time: time.Unix(0, int64(proof.Time)).UTC(),
@@ -686,15 +699,15 @@ func (e *Enforcer) validProof(now []enforcerTfProofEntry) (*enforcerTfProof, boo
 			return nil, false
 		}
 	}
-	return &proof, true
+	return &proof, absence(proof.Absent).holds()
 }
 
-func (e *Enforcer) writeProof(entries []enforcerTfProofEntry) error {
+func (e *Enforcer) writeProof(entries []enforcerTfProofEntry, absent absence) error {
 	boot, err := bootID()
 	if err != nil {
 		return err
 	}
-	proof := enforcerTfProof{Time: uint64(time.Now().UnixNano()), Boot: boot, Build: buildDigest(), Count: uint32(len(entries))}
+	proof := enforcerTfProof{Time: uint64(time.Now().UnixNano()), Boot: boot, Build: buildDigest(), Count: uint32(len(entries)), Absent: uint32(absent)}
 	copy(proof.Entries[:], entries)
 	return e.proof.Put(uint32(0), &proof)
 }

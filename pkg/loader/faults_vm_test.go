@@ -5,12 +5,15 @@ package loader
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/thenforce/thenforce/pkg/engine"
+	"golang.org/x/sys/unix"
 )
 
 // wantReason checks that the state is unverified for a reason, whoever asks and however, and that no jail is made.
@@ -39,6 +42,25 @@ func wantReason(t *testing.T, code engine.EnforcementCode, detail string) {
 		e.Close()
 	}
 	has("open", status)
+
+	// And so do the commands.
+	dir := t.TempDir()
+	for _, c := range []struct {
+		code int
+		args []string
+	}{
+		{5, []string{"status"}},
+		{125, []string{"run", "--workspace", dir, "--", "touch", filepath.Join(dir, "ran")}},
+	} {
+		cmd := exec.Command("thenforce", c.args...)
+		out, err := cmd.CombinedOutput()
+		if err == nil || cmd.ProcessState.ExitCode() != c.code || !strings.Contains(string(out), string(code)) {
+			t.Errorf("%v: want exit code %d and %s: %v\n%s", c.args, c.code, code, err, out)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
+		t.Error("the command ran")
+	}
 }
 
 func TestLostLink(t *testing.T) {
@@ -99,7 +121,7 @@ func TestPinsOfAnotherABI(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := l.Pin(filepath.Join(other, "link_capable")); err != nil {
+	if err := l.Pin(filepath.Join(other, "whatever_it_is_called")); err != nil {
 		t.Fatal(err)
 	}
 	wantReason(t, engine.StalePins, other)
@@ -111,7 +133,7 @@ func TestPinsOfAnotherABI(t *testing.T) {
 	if err := Unload(Options{}, false); err == nil || !strings.Contains(err.Error(), "another version") {
 		t.Errorf("unload: %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(other, "link_capable")); err != nil {
+	if _, err := os.Stat(filepath.Join(other, "whatever_it_is_called")); err != nil {
 		t.Errorf("it was removed all the same: %v", err)
 	}
 	if _, err := os.Stat(record); err != nil {
@@ -126,6 +148,48 @@ func TestPinsOfAnotherABI(t *testing.T) {
 		}
 	}
 	openVerified(t)
+}
+
+// A hook takes a limited number of programs, of whoever: 38 (BPF_MAX_TRAMP_LINKS of linux/bpf.h).
+func TestHookIsBusy(t *testing.T) {
+	openVerified(t).Close()
+	if err := Unload(Options{}, false); err != nil {
+		t.Fatal(err)
+	}
+	object, err := loadEnforcer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := object.Programs["tf_capable"].Copy()
+	spec.Instructions = allowing
+	var others []link.Link
+	defer func() {
+		for _, l := range others {
+			l.Close()
+		}
+		openVerified(t)
+	}()
+	for {
+		program, err := ebpf.NewProgram(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := attach(attachment{name: "capable", kind: lsmHook}, program)
+		program.Close()
+		if err != nil {
+			break
+		}
+		if others = append(others, l); len(others) > 100 {
+			t.Fatal("there is no limit")
+		}
+	}
+	status, err := Verify(Options{})
+	if err != nil || !hasCode(status, engine.AttachBusy) {
+		t.Errorf("%v %v, %v", status.State, status.Reasons, err)
+	}
+	if _, err := os.Stat(Options{}.withDefaults().pins()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("half of it is pinned: %v", err)
+	}
 }
 
 func TestIncompletePins(t *testing.T) {
@@ -237,5 +301,27 @@ func empty[K, V any](t *testing.T, m *ebpf.Map, which func(K, V) bool) {
 	}
 	if _, err := m.BatchDelete(keys, nil); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// What the kernel says nothing about is no identity.
+func TestLearnNothing(t *testing.T) {
+	e := openVerified(t)
+	for how, end := range map[string]func(*os.File) error{
+		"closed":                 (*os.File).Close,
+		"closed behind its back": func(f *os.File) error { return unix.Close(int(f.Fd())) },
+	} {
+		f, err := os.OpenFile("/", unix.O_PATH, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := end(f); err != nil {
+			t.Fatal(err)
+		}
+		id, err := e.Learn(f)
+		var unverified *engine.UnverifiedError
+		if !errors.As(err, &unverified) || unverified.Reasons[0].Code != engine.DeviceUnobserved || id != (Identity{}) {
+			t.Errorf("%s: %+v, %v", how, id, err)
+		}
 	}
 }

@@ -614,6 +614,18 @@ func TestStatusReadsBack(t *testing.T) {
 	atomic.StoreUint64(word, old&^(1<<(c.jail.CgroupID%64)))
 	wantMismatch("without the bit")
 	atomic.StoreUint64(word, old)
+	for _, g := range c.jail.Grants {
+		var value enforcerTfGrant
+		if err := c.e.grants.Lookup(g.key(s.Policy), &value); err != nil {
+			t.Fatal(err)
+		}
+		for _, cell := range c.e.cells(g.key(s.Policy), value) {
+			old := *cell
+			*cell = 0
+			wantMismatch("with a filter that hides " + g.Path)
+			*cell = old
+		}
+	}
 	c.wantVerified(t)
 }
 

@@ -63,11 +63,15 @@ func (e *Enforcer) insideJail() (bool, error) {
 // Learn asks the kernel for the identity behind an open descriptor; O_PATH will do. Where the kernel does not tell,
 // the error wraps [engine.UnverifiedError] with device-unobserved or device-ambiguous.
 func (e *Enforcer) Learn(f *os.File) (Identity, error) {
-	answer, err := e.ask(int32(f.Fd()))
+	fd := int32(f.Fd())
+	if fd < 0 { // closed; the program takes it for a question about the caller alone
+		return Identity{}, unobserved(engine.DeviceUnobserved, f.Name(), unix.EBADF)
+	}
+	answer, err := e.ask(fd)
 	if err == nil && answer.Err == -int32(unix.EOPNOTSUPP) {
 		// btrfs, and its structures are not known yet: the module may have come after the programs.
 		if err = e.learnBtrfs(); err == nil {
-			answer, err = e.ask(int32(f.Fd()))
+			answer, err = e.ask(fd)
 		}
 	}
 	switch {

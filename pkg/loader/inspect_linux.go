@@ -107,29 +107,49 @@ func lookAtMounts(s *engine.EnforcementStatus) {
 // lookAtOtherVersions looks for what versions with another ABI have pinned. Their programs judge as well as long as their
 // links are there, by maps that this build cannot read: so nobody could say what is in force.
 func lookAtOtherVersions(s *engine.EnforcementStatus, opts Options) {
-	for _, dir := range opts.otherVersions() {
-		if links := pinnedLinks(dir); links > 0 {
+	dirs, err := opts.otherVersions()
+	if err != nil {
+		s.Add(engine.StalePins, "whether there are pins of other versions cannot be seen: "+err.Error())
+	}
+	for _, dir := range dirs {
+		switch links, err := pinnedLinks(dir); {
+		case err != nil:
+			s.Add(engine.StalePins, "whether programs of another version are attached cannot be seen: "+err.Error())
+		case links > 0:
 			s.Add(engine.StalePins, fmt.Sprintf("%s holds attached programs (%d) of a version with another ABI, and maybe live jails: end those with that version", dir, links))
-		} else {
+		default:
 			s.Add(engine.OldPinsUnused, dir)
 		}
 	}
 }
 
-// pinnedLinks counts the attached programs of a pin folder, whatever version's.
-func pinnedLinks(dir string) int {
-	links, err := filepath.Glob(filepath.Join(dir, linkPrefix+"*"))
-	if err != nil {
-		return 0 // a bad pattern, which this is not
-	}
-	return len(links)
+// pinnedLinks counts the attached programs of a pin folder, whatever version's and whatever they are called there.
+func pinnedLinks(dir string) (int, error) {
+	links := 0
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		is, err := isLink(path)
+		if err != nil {
+			return &fs.PathError{Op: "open pin", Path: path, Err: err}
+		}
+		if is {
+			links++
+		}
+		return nil
+	})
+	return links, err
 }
 
-// otherVersions lists the pin folders of other ABIs.
-func (o Options) otherVersions() []string {
+// otherVersions lists the pin folders of other ABIs. A process in a jail may not look; it is told where it is.
+func (o Options) otherVersions() ([]string, error) {
 	entries, err := os.ReadDir(o.PinRoot)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil // none, or none that this process may see: then it is told so anyway
+		return nil, err
 	}
 	var dirs []string
 	for _, entry := range entries {
@@ -138,7 +158,7 @@ func (o Options) otherVersions() []string {
 			dirs = append(dirs, filepath.Join(o.PinRoot, name))
 		}
 	}
-	return dirs
+	return dirs, nil
 }
 
 // cgroupMount finds the cgroup v2 hierarchy, alone or beside v1 (hybrid), that nothing else is mounted over.
@@ -172,12 +192,15 @@ const errnoNotSupported = syscall.Errno(524)
 // errHookMissing: the kernel has no such LSM hook or tracepoint, or was built without it.
 var errHookMissing = errors.New("no such hook in this kernel")
 
+// isVerifierError tells what the verifier has said something about from other errors of loading a program, which have
+// the same type.
 func isVerifierError(err error) bool {
 	var verifier *ebpf.VerifierError
-	return errors.As(err, &verifier)
+	return errors.As(err, &verifier) && len(verifier.Log) > 0
 }
 
-// reasonForLoad says which reason an error of loading or attaching is.
+// reasonForLoad says which reason an error of loading or attaching is. An errno that nobody expects says that the kernel
+// lacks something.
 func reasonForLoad(err error) engine.EnforcementCode {
 	switch {
 	case isVerifierError(err):

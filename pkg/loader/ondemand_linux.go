@@ -64,7 +64,7 @@ func (e *Enforcer) detachFollowLink() error {
 		return nil
 	}
 	before, _, _ := e.attached()
-	_, proven := e.validProof(before)
+	proof, proven := e.validProof(before)
 	e.state.Attached[i/64] &^= 1 << (i % 64)
 	if err := os.Remove(filepath.Join(e.opts.pins(), linkPin(attachments[i]))); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("detach %s: %w", followLink, err)
@@ -73,5 +73,5 @@ func (e *Enforcer) detachFollowLink() error {
 		return nil
 	}
 	before[i] = enforcerTfProofEntry{}
-	return e.writeProof(before)
+	return e.writeProof(before, absence(proof.Absent))
 }

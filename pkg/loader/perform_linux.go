@@ -401,8 +401,7 @@ func setUpMounts(at string) error {
 	return err
 }
 
-// ringWithPersonality has an io_uring do nothing, with credentials registered before. A kernel without io_uring, or
-// that forbids it, answers ENOSYS: then there is nothing to deny.
+// ringWithPersonality has an io_uring do nothing, with credentials registered before.
 func ringWithPersonality() error {
 	const (
 		registerPersonality          = 9
@@ -415,7 +414,7 @@ func ringWithPersonality() error {
 	at := func(offset int) int { return int(*(*uint32)(unsafe.Pointer(&params[offset]))) }
 	ring, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, 2, uintptr(unsafe.Pointer(&params)), 0)
 	if errno != noErrno {
-		return unix.ENOSYS
+		return errno
 	}
 	defer unix.Close(int(ring))
 	rings, err := unix.Mmap(int(ring), offsetRings, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)

@@ -3,7 +3,10 @@ package loader
 import (
 	"encoding/binary"
 	"errors"
+	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +51,17 @@ func readPin(path string) (pinned, error) {
 	}
 	p.tag, p.misses = binary.BigEndian.Uint64(info[tag:]), binary.NativeEndian.Uint64(info[misses:])
 	return p, nil
+}
+
+// isLink reports whether what is pinned at a path is a link and not a program or a map: bpf_link_show_fdinfo gives an id.
+func isLink(path string) (bool, error) {
+	fd, err := openPin(path)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	text, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
+	return strings.Contains(string(text), "\nlink_id:"), err
 }
 
 func openPin(path string) (int, error) {

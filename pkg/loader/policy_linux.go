@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -103,18 +104,28 @@ func digest(words ...uint64) uint64 {
 	return h.Sum64()
 }
 
-// digests gives what the maps hold now, by policy number.
-func (e *Enforcer) digests() (map[uint32]uint64, error) {
-	sums := map[uint32]uint64{}
-	err := each(e.grants, func(key enforcerTfGrantKey, value enforcerTfGrant) {
+// digests gives what the maps hold now, by policy number, and how many cells of the filter count fewer grants than that.
+// Such a grant may not be found, and where it takes rights away the one around it decides.
+func (e *Enforcer) digests() (sums map[uint32]uint64, short int, err error) {
+	sums = map[uint32]uint64{}
+	held := map[*uint16]int{}
+	err = each(e.grants, func(key enforcerTfGrantKey, value enforcerTfGrant) {
 		if value.Rights&uint16(enforcerTfMarkTF_ADDS_ONLY) == 0 {
 			sums[key.Policy] += digestGrant(key, value)
+		}
+		for _, cell := range e.cells(key, value) {
+			held[cell]++
 		}
 	})
 	if err == nil {
 		err = each(e.names, func(key enforcerTfNameKey, value enforcerTfName) { sums[key.Policy] += digestName(key, value) })
 	}
-	return sums, err
+	for cell, n := range held {
+		if int(*cell) < min(n, math.MaxUint16) {
+			short++
+		}
+	}
+	return sums, short, err
 }
 
 // each gives all a hash map holds, by as few system calls as possible. What is changed meanwhile may be missed.

@@ -32,7 +32,7 @@ func (e *Enforcer) compareMaps() []string {
 	if len(live) == 0 {
 		return nil
 	}
-	held, err := e.digests()
+	held, short, err := e.digests()
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -54,6 +54,9 @@ func (e *Enforcer) compareMaps() []string {
 		if members[h.CgroupID] != s.Id && h.cgroupIsThere() {
 			wrong = append(wrong, fmt.Sprintf("jail %s: the cgroup %s is no member of it any more", h.ID, h.Cgroup))
 		}
+	}
+	if short > 0 {
+		wrong = append(wrong, fmt.Sprintf("the filter of granted inode numbers counts too few grants in some cells (%d), and may hide them", short))
 	}
 	unfiltered := 0
 	for cgroup := range members {

@@ -65,3 +65,16 @@ func TestEnginePage(t *testing.T) {
 		}
 	}
 }
+
+// Every reason is on the page, with what brings it about, and no other.
+func TestStatusPage(t *testing.T) {
+	var codes []string
+	for _, code := range engine.EnforcementCodes() {
+		codes = append(codes, string(code))
+	}
+	got := rows(t, "status.md", "Reasons")
+	slices.Sort(got)
+	if !slices.Equal(got, codes) {
+		t.Errorf("the page has\n%q, want\n%q", got, codes)
+	}
+}

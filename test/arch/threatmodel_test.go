@@ -9,18 +9,33 @@ import (
 	"testing"
 )
 
-// Every test that the threat model names has to exist, and every promise in it has to name one.
+var testName = regexp.MustCompile("`(Test[A-Za-z0-9_]+)`")
+
+// Every test that a page names has to exist.
+func TestPagesNameTests(t *testing.T) {
+	exists := testNames(t, "../..")
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) < 5 {
+		t.Fatal(pages, err)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range testName.FindAllStringSubmatch(string(text), -1) {
+			if !exists[found[1]] {
+				t.Errorf("%s: there is no %s", page, found[1])
+			}
+		}
+	}
+}
+
+// Every promise of the threat model has to name a test.
 func TestThreatModelNamesTests(t *testing.T) {
 	text, err := os.ReadFile("../../docs/threat-model.md")
 	if err != nil {
 		t.Fatal(err)
-	}
-	exists := testNames(t, "../..")
-	name := regexp.MustCompile("`(Test[A-Za-z0-9_]+)`")
-	for _, found := range name.FindAllStringSubmatch(string(text), -1) {
-		if !exists[found[1]] {
-			t.Errorf("there is no %s", found[1])
-		}
 	}
 	promises := 0
 	for line := range strings.Lines(string(text)) {
@@ -28,7 +43,7 @@ func TestThreatModelNamesTests(t *testing.T) {
 			continue
 		}
 		promises++
-		if !name.MatchString(line) {
+		if !testName.MatchString(line) {
 			t.Errorf("no test shows: %s", strings.TrimSpace(line))
 		}
 	}
