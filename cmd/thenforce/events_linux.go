@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -19,6 +21,8 @@ func (a *app) eventsCommand() *cobra.Command {
 		follow bool
 		jail   string
 		since  time.Duration
+		op     string
+		code   string
 	)
 	cmd := &cobra.Command{
 		Use:   "events",
@@ -28,10 +32,20 @@ func (a *app) eventsCommand() *cobra.Command {
 Events wait in the kernel until a thenforce command takes them to the log in
 ` + eventlog.Dir + `, which keeps the newest 32 MiB. What finds the kernel's 4 MiB full is
 lost and counted: a line says how many were (with --json {"time","lost"}), and
-thenforce status.`,
+thenforce status. Somebody has to take them: a run does while its command runs, and
+for other jails the service (systemctl enable --now thenforce) or this command,
+left running with --follow.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			filter := eventlog.Filter{}
+			filter := eventlog.Filter{Op: op, Code: code}
+			for _, f := range []struct {
+				flag, value string
+				known       []string
+			}{{"op", op, loader.EventOps()}, {"code", code, loader.EventCodes()}} {
+				if f.value != "" && !slices.Contains(f.known, f.value) {
+					return usage(fmt.Errorf("--%s %q: use one of %s", f.flag, f.value, strings.Join(f.known, ", ")))
+				}
+			}
 			if since > 0 {
 				filter.Since = time.Now().Add(-since)
 			}
@@ -52,6 +66,16 @@ thenforce status.`,
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until interrupted")
 	cmd.Flags().StringVar(&jail, "jail", "", "only of the jail with this `ID` or name")
 	cmd.Flags().DurationVar(&since, "since", 0, "only of the last `TIME`, such as 10m")
+	cmd.Flags().StringVar(&op, "op", "", "only of this kind: "+strings.Join(loader.EventOps(), ", "))
+	cmd.Flags().StringVar(&code, "code", "", "only with this code: "+strings.Join(loader.EventCodes(), ", "))
+	for flag, words := range map[string][]string{"op": loader.EventOps(), "code": loader.EventCodes()} {
+		err := cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return words, cobra.ShellCompDirectiveNoFileComp
+		})
+		if err != nil {
+			panic(err) // the flag's name mistyped
+		}
+	}
 	return cmd
 }
 

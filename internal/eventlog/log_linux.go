@@ -208,10 +208,16 @@ func (l *Log) append(lines []byte) error {
 type Filter struct {
 	Jail  string    // an id
 	Since time.Time // not before
+	Op    string    // as events have it; losses have none, and are given all the same
+	Code  string    // likewise
 }
 
 func (f Filter) wants(jail string, at time.Time) bool {
 	return (f.Jail == "" || f.Jail == jail) && !at.Before(f.Since)
+}
+
+func (f Filter) wantsEvent(e *loader.Event) bool {
+	return f.wants(e.Jail, e.Time) && (f.Op == "" || f.Op == e.Op) && (f.Code == "" || f.Code == e.Code)
 }
 
 // Reader reads the log from its beginning on, and what is added later.
@@ -341,7 +347,7 @@ func (r *Reader) give(each func(loader.Event) error) (damaged, err error) {
 	if err := json.Unmarshal(r.rest, &e); err != nil {
 		return err, nil
 	}
-	if !r.filter.wants(e.Jail, e.Time) {
+	if !r.filter.wantsEvent(&e) {
 		return nil, nil
 	}
 	return nil, each(e)

@@ -86,6 +86,23 @@ func TestReaderFilters(t *testing.T) {
 	if got := paths(t, l.Reader(Filter{Jail: "bbbbbbbbbbbb"})); got != "" {
 		t.Errorf("another jail: %q", got)
 	}
+	odd := event(4)
+	odd.Op, odd.Code = "write", "rights"
+	line, err := json.Marshal(odd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.append(append(line, '\n')); err != nil {
+		t.Fatal(err)
+	}
+	for _, filter := range []Filter{{Op: "write"}, {Code: "rights"}, {Op: "write", Code: "rights"}} {
+		if got := paths(t, l.Reader(filter)); got != "4" {
+			t.Errorf("%+v: %q", filter, got)
+		}
+	}
+	if got := paths(t, l.Reader(Filter{Op: "read", Code: "rights"})); got != "" {
+		t.Errorf("another operation: %q", got)
+	}
 }
 
 // A line that is not whole yet is waited for; one that is damaged is named, and the rest is read.

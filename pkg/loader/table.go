@@ -64,6 +64,12 @@ var hookNames = [...]string{
 	47: "fs_context_parse_param", 48: "task_setpgid", 49: "inode_follow_link",
 }
 
+// EventCodes gives the codes that events have.
+func EventCodes() []string { return slices.Clone(codeNames[1:]) }
+
+// EventOps gives the operations that events have.
+func EventOps() []string { return slices.Clone(opNames[:]) }
+
 func nameIn(table []string, id int) string {
 	if id < 0 || id >= len(table) {
 		return fmt.Sprintf("unknown-%d", id)
