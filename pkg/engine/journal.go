@@ -34,6 +34,11 @@ var (
 // JSON is a record; its sequence numbers count up from 1 without a gap, so a
 // record that is missing in the middle is noticed. One process at a time has the
 // journal open for writing. Every record is on the disk before append returns.
+//
+// One that has grown past journalSize and holds mostly what can never be active
+// again is begun anew when it is opened, with what can; the former is kept beside
+// it with the suffix .1, so the two never take much more than twice that. (Not on
+// Windows, where an open file cannot be replaced.)
 type journal struct {
 	file *os.File
 	size int64 // the length of all whole records
@@ -58,6 +63,10 @@ type revocation struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// journalSize is how many bytes a journal may grow to before what is over in it
+// is put aside.
+const journalSize = 4 << 20
+
 // maxRecord bounds one line, in bytes.
 const maxRecord = 1 << 20
 
@@ -78,6 +87,10 @@ type Recovery struct {
 // damage is [ErrJournalDamaged], and a second writer gets [ErrJournalLocked],
 // both as *fs.PathError.
 func OpenRegistry(path string, activation Activation) (*Registry, Recovery, error) {
+	return openRegistry(path, activation, journalSize)
+}
+
+func openRegistry(path string, activation Activation, size int64) (*Registry, Recovery, error) {
 	file, err := openLocked(path)
 	if err != nil {
 		return nil, Recovery{}, err
@@ -88,20 +101,82 @@ func OpenRegistry(path string, activation Activation) (*Registry, Recovery, erro
 		file.Close()
 		return nil, Recovery{}, err
 	}
+	if r.journal.size > size && canReplaceOpen {
+		r.renew(path)
+	}
 	return r, recovery, nil
 }
 
 // openLocked opens a journal for writing, and makes it if it is missing.
 func openLocked(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|openNoFollow, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := lock(file); err != nil {
+	for {
+		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|openNoFollow, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := lock(file); err != nil {
+			file.Close()
+			return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
+		}
+		// It may have been put aside between the two.
+		here, err := file.Stat()
+		if err == nil {
+			var there fs.FileInfo
+			if there, err = os.Lstat(path); err == nil && os.SameFile(here, there) {
+				return file, nil
+			}
+		}
 		file.Close()
-		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
 	}
-	return file, nil
+}
+
+// renew begins the journal anew with what is not over, where that is less than
+// half of it. Whatever goes wrong, one whole journal is at path: the former one,
+// then.
+func (r *Registry) renew(path string) {
+	var keep []*BoundaryExpansion
+	for _, id := range r.order {
+		x := r.byID[id]
+		if x.Activation.BootID == r.activation.BootID && !x.Revoked && !x.expired(r.now()) {
+			keep = append(keep, x)
+		}
+	}
+	if 2*len(keep) > len(r.order) {
+		return
+	}
+	aside := path + ".new"
+	os.Remove(aside) // of one who was killed here
+	file, err := openLocked(aside)
+	if err != nil {
+		return
+	}
+	fresh := &journal{file: file}
+	for _, x := range keep {
+		if err = fresh.write(record{Grant: x}); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if err == nil {
+		os.Remove(path + ".1")
+		_ = os.Link(path, path+".1") // without the history where links are not to be had
+		err = os.Rename(aside, path)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil {
+		file.Close()
+		os.Remove(aside)
+		return
+	}
+	r.journal.file.Close()
+	r.journal = fresh
 }
 
 // load reads the journal into r and makes it r's.
@@ -220,24 +295,37 @@ func (j *journal) append(rec record) error {
 	if j.broken != nil {
 		return j.broken
 	}
-	rec.Seq = j.last + 1
-	body, err := json.Marshal(rec)
-	if err != nil {
-		return err
-	}
-	if len(body) > maxRecord-16 {
-		return fmt.Errorf("record of %d bytes is too long", len(body))
-	}
-	line := fmt.Appendf(nil, "%08x %s\n", crc32.Checksum(body, castagnoli), body)
-	_, err = j.file.Write(line)
+	size, last := j.size, j.last
+	err := j.write(rec)
 	if err == nil {
 		err = j.file.Sync()
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errRecord) {
+		j.size, j.last = size, last
 		j.broken = fmt.Errorf("journal cannot be written any more: %w", err)
 		// If this works the record is gone, if not it has no acknowledgement.
 		_ = j.file.Truncate(j.size)
 		return j.broken
+	}
+	return err
+}
+
+// errRecord is for a record that no journal can hold.
+var errRecord = errors.New("no record of a journal")
+
+// write writes a record, without waiting for the disk.
+func (j *journal) write(rec record) error {
+	rec.Seq = j.last + 1
+	body, err := json.Marshal(rec)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errRecord, err)
+	}
+	if len(body) > maxRecord-16 {
+		return fmt.Errorf("%w: %d bytes are too long", errRecord, len(body))
+	}
+	line := fmt.Appendf(nil, "%08x %s\n", crc32.Checksum(body, castagnoli), body)
+	if _, err := j.file.Write(line); err != nil {
+		return err
 	}
 	j.size += int64(len(line))
 	j.last = rec.Seq

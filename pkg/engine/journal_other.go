@@ -8,6 +8,9 @@ import "os"
 
 const openNoFollow = 0
 
+// canReplaceOpen: a rename may replace a file that is open.
+const canReplaceOpen = false
+
 // lock has nothing to keep a second writer out with.
 func lock(*os.File) error { return ErrNotSupported }
 

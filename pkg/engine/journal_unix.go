@@ -13,6 +13,9 @@ import (
 // openNoFollow keeps a link from taking the place of a journal.
 const openNoFollow = unix.O_NOFOLLOW
 
+// canReplaceOpen: a rename may replace a file that is open.
+const canReplaceOpen = true
+
 // lock takes the one writer's place, until the file is closed.
 func lock(file *os.File) error {
 	raw, err := file.SyscallConn()

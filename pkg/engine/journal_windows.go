@@ -10,6 +10,9 @@ import (
 
 const openNoFollow = 0
 
+// canReplaceOpen: a rename may replace a file that is open.
+const canReplaceOpen = false
+
 // lock takes the one writer's place, until the file is closed.
 func lock(file *os.File) error {
 	raw, err := file.SyscallConn()

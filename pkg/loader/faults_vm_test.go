@@ -304,6 +304,21 @@ func empty[K, V any](t *testing.T, m *ebpf.Map, which func(K, V) bool) {
 	}
 }
 
+func TestNoCgroup(t *testing.T) {
+	for _, path := range []string{"/", "/proc"} {
+		dir, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		_, err = CgroupID(dir)
+		var unverified *engine.UnverifiedError
+		if !errors.As(err, &unverified) || unverified.Reasons[0].Code != engine.CgroupUnresolvable {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 // What the kernel says nothing about is no identity.
 func TestLearnNothing(t *testing.T) {
 	e := openVerified(t)
