@@ -167,8 +167,8 @@ func (e *Enforcer) proveDisarming(s *scene) error {
 	if err := child.stop(); err != nil {
 		return err
 	}
-	// The kernel frees a task a grace period after it was waited for.
-	for deadline := time.Now().Add(10 * time.Second); atomic.LoadUint32(&e.state.Disarmed) == before; time.Sleep(5 * time.Millisecond) {
+	// The kernel frees a task a grace period after it was waited for; with CONFIG_RCU_LAZY that may take it ten seconds.
+	for deadline := time.Now().Add(30 * time.Second); atomic.LoadUint32(&e.state.Disarmed) == before; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			return errors.New("sched_process_free: an armed task ended and its mark stays")
 		}
