@@ -3,7 +3,6 @@ package oci
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,7 +43,12 @@ const (
 
 var annotations = []string{Workspace, Policy, Mode, AllowUnverified}
 
-var policyName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+// nameLetters are those of policies and jails.
+const nameLetters = "abcdefghijklmnopqrstuvwxyz0123456789._-"
+
+func isPolicyName(name string) bool {
+	return name != "" && !strings.ContainsRune("._-", rune(name[0])) && strings.Trim(name, nameLetters) == ""
+}
 
 // ParseConfig reads the text of hook.yaml. Fields that are unknown, twice there or of the wrong type are errors that
 // name the line.
@@ -56,7 +60,7 @@ func ParseConfig(text []byte) (Config, error) {
 	switch {
 	case c.Version != 1:
 		return Config{}, fmt.Errorf("version: %d is not known; write \"version: 1\"", c.Version)
-	case c.Policy != "" && !policyName.MatchString(c.Policy):
+	case c.Policy != "" && !isPolicyName(c.Policy):
 		return Config{}, fmt.Errorf("policy: %q is no name of a policy: use a-z 0-9 . _ -", c.Policy)
 	case !slices.Contains([]string{"", "all", "annotated"}, c.Containers):
 		return Config{}, fmt.Errorf("containers: %q is neither all nor annotated", c.Containers)
@@ -131,7 +135,7 @@ func (c Config) For(all map[string]string) (Settings, error) {
 		switch {
 		case !c.allows(Policy):
 			return s, &AnnotationError{Policy, value, widens("the host decides which policy counts")}
-		case !policyName.MatchString(value):
+		case !isPolicyName(value):
 			return s, &AnnotationError{Policy, value, errors.New("is no name of a policy: use a-z 0-9 . _ -")}
 		}
 		s.Policy = value

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -229,13 +228,16 @@ func (c *Container) inside(f func(engine.Probes) error) error {
 	return f(probes)
 }
 
-var plainID = regexp.MustCompile(`^[a-z0-9._-]{1,64}$`)
+// isPlainID: a pattern with a count is a good part of what the start of any command costs.
+func isPlainID(id string) bool {
+	return id != "" && len(id) <= 64 && strings.Trim(id, nameLetters) == ""
+}
 
 // JailName makes a jail's name of a container's id. Ids of podman and Docker are 64 hex digits, one more than a name can
 // have; other ids that are none give the name by their digest.
 func JailName(id string) string {
 	const longest = 63
-	if plainID.MatchString(id) {
+	if isPlainID(id) {
 		return id[:min(len(id), longest)]
 	}
 	sum := sha256.Sum256([]byte(id))

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/thenforce/thenforce/pkg/engine"
@@ -178,10 +179,12 @@ func (d *decoder) grant(n *yaml.Node, at string) {
 }
 
 // duration is the form that the schema takes. time.ParseDuration takes more: a sign, no digit before the point, another mu.
-var duration = regexp.MustCompile(`^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`)
+var duration = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`)
+})
 
 func parseExpiry(text string) (Expiry, error) {
-	if after, err := time.ParseDuration(text); err == nil && after > 0 && duration.MatchString(text) {
+	if after, err := time.ParseDuration(text); err == nil && after > 0 && duration().MatchString(text) {
 		return Expiry{After: after}, nil
 	}
 	if at, err := time.Parse(time.RFC3339, text); err == nil {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -61,7 +62,8 @@ type revocation struct {
 	RevokedAt   time.Time `json:"revokedAt"`
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// castagnoli is made when it is first needed: it costs a million instructions, and most commands read no journal.
+var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // journalSize is how many bytes a journal may grow to before what is over in it
 // is put aside.
@@ -249,7 +251,7 @@ func parseRecord(line []byte, seq uint64) (record, error) {
 	if !ok || err != nil || len(sum) != 8 {
 		return record{}, errors.New("no checksum")
 	}
-	if crc32.Checksum(body, castagnoli) != uint32(want) {
+	if crc32.Checksum(body, castagnoli()) != uint32(want) {
 		return record{}, errors.New("wrong checksum")
 	}
 	var rec record
@@ -323,7 +325,7 @@ func (j *journal) write(rec record) error {
 	if len(body) > maxRecord-16 {
 		return fmt.Errorf("%w: %d bytes are too long", errRecord, len(body))
 	}
-	line := fmt.Appendf(nil, "%08x %s\n", crc32.Checksum(body, castagnoli), body)
+	line := fmt.Appendf(nil, "%08x %s\n", crc32.Checksum(body, castagnoli()), body)
 	if _, err := j.file.Write(line); err != nil {
 		return err
 	}

@@ -209,7 +209,7 @@ func TestJournalDamaged(t *testing.T) {
 
 // seal makes a line of a record's JSON.
 func seal(body string) string {
-	return fmt.Sprintf("%08x %s\n", crc32.Checksum([]byte(body), castagnoli), body)
+	return fmt.Sprintf("%08x %s\n", crc32.Checksum([]byte(body), castagnoli()), body)
 }
 
 func TestJournalOutOfPlace(t *testing.T) {
