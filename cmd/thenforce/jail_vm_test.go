@@ -360,6 +360,10 @@ resources: {memory: 64MiB, pids: 40, cpus: 0.5}
 		t.Fatal(err)
 	}
 	os.WriteFile(p.work+"/.env", []byte("SECRET=1\n"), 0o644)
+	// The time of a grant begins when the policy is read: loading and proving the programs is not to be part of it.
+	if r := thenforce(t, "status", "--verify"); r.code != 0 {
+		t.Fatal(r)
+	}
 	script := `cat ../outside/secret; cat .env || echo denied
 		sleep 6; cat ../outside/secret || echo expired`
 	r := thenforce(t, "run", "--policy", file, "--cwd", p.work, "--", "sh", "-c", script)
