@@ -115,6 +115,16 @@ func newGround(t *testing.T) ground {
 	return g
 }
 
+// archive packs the image, for podman and Docker to import.
+func (g ground) archive(t *testing.T) string {
+	t.Helper()
+	archive := g.dir + "/image.tar"
+	if out, err := exec.Command("tar", "-C", g.image, "-cf", archive, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	return archive
+}
+
 func copyInto(t *testing.T, from, to string) {
 	t.Helper()
 	text, err := os.ReadFile(from)
@@ -618,11 +628,7 @@ func TestProfileFullPodman(t *testing.T) {
 	if r := thenforce(t, "hook", "--install", podmanHooks); r.code != 0 || r.stderr != "" {
 		t.Fatal(r)
 	}
-	archive := g.dir + "/image.tar"
-	if out, err := exec.Command("tar", "-C", g.image, "-cf", archive, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v %s", err, out)
-	}
-	if r := podman(t, "crun", "import", archive, "ground"); r.code != 0 {
+	if r := podman(t, "crun", "import", g.archive(t), "ground"); r.code != 0 {
 		t.Fatal(r)
 	}
 	targets := newTargets(t, g)

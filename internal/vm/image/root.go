@@ -33,7 +33,8 @@ var rootPackages = []string{
 	"nodejs", "npm", "patch", "python3", "python3-pip", "python3-venv", "rsync", "sqlite3", "vim-tiny", "xz-utils", "zstd",
 	"chromium-headless-shell", "fonts-dejavu-core",
 	// Containers and other ways to confine.
-	"bubblewrap", "busybox-static", "catatonit", "conmon", "crun", "fuse-overlayfs", "podman", "runc", "uidmap",
+	"bubblewrap", "busybox-static", "catatonit", "conmon", "crun", "docker-cli", "docker.io", "fuse-overlayfs",
+	"netavark", "nftables", "podman", "runc", "uidmap",
 	// File systems.
 	"acl", "attr", "btrfs-progs", "e2fsprogs", "erofs-utils", "fuse3", "squashfs-tools", "xfsprogs",
 	// The system.
@@ -53,7 +54,7 @@ groupadd --gid 2000 extra
 useradd --create-home --uid 1000 --groups disk,extra --shell /bin/sh dev
 echo guest >/etc/hostname
 printf '127.0.0.1 localhost guest\n::1 localhost\n' >/etc/hosts
-systemctl disable e2scrub_reap.service
+systemctl disable e2scrub_reap.service docker.service docker.socket containerd.service
 touch /etc/.updated /var/.updated
 `
 
