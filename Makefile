@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 # bpf2go's compiler looks for <asm/types.h> here; a name of Debian's multiarch layout.
 export C_INCLUDE_PATH ?= /usr/include/$(shell uname -m)-linux-gnu
 
-.PHONY: help build install deb test-deb generate check-generate lint test test-host test-wine test-vm soak mutants fuzz vm-shell demo bench-vm bench-startup bench-jobs bench-engine clean
+.PHONY: help build install deb test-deb generate check-generate lint test test-host test-wine test-vm soak mutants fuzz vm-shell demo bench-vm bench-startup bench-jails bench-jobs bench-engine clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,7 +90,7 @@ vm-shell: ## a shell in a guest with thenforce on its PATH (KERNEL=6.12 SCRIPT=f
 	@$(GO) run ./test/vm shell --kernel $(KERNEL) $(if $(SCRIPT),--script "$(SCRIPT)")
 
 # Without cgo: a jail that grants only the binary has no dynamic linker.
-bench-vm bench-startup bench-jobs: export CGO_ENABLED = 0
+bench-vm bench-startup bench-jails bench-jobs: export CGO_ENABLED = 0
 
 bench-vm: ## count the instructions of opens and more, in jails, outside and under Landlock (KERNELS)
 	$(GO) build -o build/bench ./test/bench
@@ -104,6 +104,12 @@ bench-startup: ## count the instructions that starting a command by run costs (K
 	$(GO) build -o build/bench ./test/bench
 	$(GO) run ./test/vm setup --kernels $(KERNEL)
 	$(GO) run ./test/vm shell --kernel $(KERNEL) --icount --add build/bench:/usr/bin/bench -c 'bench startup'
+
+bench-jails: ## count the instructions of making, changing, listing and ending jails among 1,000, and their memory (KERNEL=6.12)
+	$(GO) build -o build/bench ./test/bench
+	$(GO) run ./test/vm setup --kernels $(KERNEL)
+	$(GO) run ./test/vm shell --kernel $(KERNEL) --icount --timeout 30m --add build/bench:/usr/bin/bench -c 'bench jails' >build/jails-$(KERNEL).txt
+	cat build/jails-$(KERNEL).txt
 
 # The build cache comes from here: to fill one takes a guest minutes. Both have the same Go, see docs/testing.md.
 bench-jobs: ## count the instructions of whole jobs: no jail, jail, Landlock, bubblewrap (KERNEL=6.12)

@@ -632,18 +632,32 @@ func (e *Enforcer) FindJail(ref string) (*Jail, error) {
 
 // find finds one live jail and reads its policy.
 func (e *Enforcer) find(ref string) (*Jail, error) {
-	jails, err := e.list()
-	if err != nil {
-		return nil, err
-	}
-	j, err := find(jails, ref)
-	if err != nil {
-		return nil, err
+	j := e.findID(ref)
+	if j == nil {
+		jails, err := e.list()
+		if err != nil {
+			return nil, err
+		}
+		if j, err = find(jails, ref); err != nil {
+			return nil, err
+		}
 	}
 	if r, err := e.readPolicy(j.ID); err == nil {
 		j.Grants, j.Denied = r.grants(), r.Denied
 	}
 	return j, nil
+}
+
+// findID finds a live jail by its whole id, without a look at any other; nil: there is none.
+func (e *Enforcer) findID(id string) *Jail {
+	slot := e.slotOf(id)
+	if slot < 0 || e.jailSlots[slot].Flags&uint32(enforcerTfJailFlagTF_JAIL_LIVE) == 0 {
+		return nil
+	}
+	return e.describe(slot, func(cgroup uint64) bool {
+		var member enforcerTfMember
+		return e.members.Lookup(cgroup, &member) == nil
+	})
 }
 
 func find(jails []*Jail, ref string) (*Jail, error) {
@@ -728,30 +742,37 @@ func (e *Enforcer) list() ([]*Jail, error) {
 		return nil, err
 	}
 	for _, slot := range live {
-		s := &e.jailSlots[slot]
-		j := &Jail{slot: slot, id: s.Id, ID: formatID(s.Id)}
-		if isMonitored(s.Flags) {
-			j.Mode = engine.Monitor
-		}
-		if s.Parent != 0 {
-			j.Parent = formatID(e.jailSlots[s.Parent-1].Id)
-		}
-		e.Refresh(j)
-		if s.Flags&uint32(enforcerTfJailFlagTF_JAIL_PENDING) != 0 {
-			var root enforcerTfRoot
-			j.Pending = e.roots.Lookup(uint32(slot), &root) == nil && root.Armed == 0
-		}
-		// The kernel's table is the truth; without a record only the description is missing.
-		if h, err := e.freshHeader(s.Id); err == nil {
-			j.Name, j.Cgroup, j.CgroupID, j.CreatedAt = h.Name, h.Cgroup, h.CgroupID, h.CreatedAt
-			j.Workspace, j.WorkspaceID, j.GrantCount, j.Contained = h.Workspace, h.WorkspaceID, h.Grants, h.Contained
-			_, member := members[h.CgroupID]
-			j.Gone = !member && !h.cgroupIsThere()
-		}
-		jails = append(jails, j)
+		jails = append(jails, e.describe(slot, func(cgroup uint64) bool {
+			_, ok := members[cgroup]
+			return ok
+		}))
 	}
 	slices.SortFunc(jails, func(a, b *Jail) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	return jails, nil
+}
+
+// describe says what is known of a live jail.
+func (e *Enforcer) describe(slot int, isMember func(cgroup uint64) bool) *Jail {
+	s := &e.jailSlots[slot]
+	j := &Jail{slot: slot, id: s.Id, ID: formatID(s.Id)}
+	if isMonitored(s.Flags) {
+		j.Mode = engine.Monitor
+	}
+	if s.Parent != 0 {
+		j.Parent = formatID(e.jailSlots[s.Parent-1].Id)
+	}
+	e.Refresh(j)
+	if s.Flags&uint32(enforcerTfJailFlagTF_JAIL_PENDING) != 0 {
+		var root enforcerTfRoot
+		j.Pending = e.roots.Lookup(uint32(slot), &root) == nil && root.Armed == 0
+	}
+	// The kernel's table is the truth; without a record only the description is missing.
+	if h, err := e.freshHeader(s.Id); err == nil {
+		j.Name, j.Cgroup, j.CgroupID, j.CreatedAt = h.Name, h.Cgroup, h.CgroupID, h.CreatedAt
+		j.Workspace, j.WorkspaceID, j.GrantCount, j.Contained = h.Workspace, h.WorkspaceID, h.Grants, h.Contained
+		j.Gone = !isMember(h.CgroupID) && !h.cgroupIsThere()
+	}
+	return j
 }
 
 // memberIDs gives the jail of every member.

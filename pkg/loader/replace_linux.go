@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"unsafe"
@@ -259,10 +261,9 @@ func (e *Enforcer) resume(id string) error {
 
 // slotOf finds a jail's slot, live or not, by its id; -1 where there is none.
 func (e *Enforcer) slotOf(id string) int {
-	for i := range e.jailSlots {
-		if e.jailSlots[i].Id != 0 && formatID(e.jailSlots[i].Id) == id {
-			return i
-		}
+	number, err := strconv.ParseUint(id, 16, 64)
+	if err != nil || number == 0 || formatID(number) != id {
+		return -1
 	}
-	return -1
+	return slices.IndexFunc(e.jailSlots, func(s enforcerTfJail) bool { return s.Id == number })
 }
