@@ -167,6 +167,7 @@ enum tf_jail_flag {
 	TF_JAIL_PENDING = 16, /* a container's: its tasks are judged from their own exec on, see arming.h */
 	TF_JAIL_NO_SYMLINKS = 32, /* links of the jail's own trees are not followed, see inode_follow_link */
 	TF_JAIL_PRIVILEGED = 64, /* only with TF_JAIL_CANARY: tf_capable lets its tasks pass, to see who is asked next */
+	TF_JAIL_PARTIAL = 128, /* some of its cgroups may be no members: it is being made or ended. Programs do not care */
 };
 
 enum tf_event_flag {

@@ -21,7 +21,8 @@ type Group struct {
 }
 
 // Create makes the cgroup parent/name with the limits given, and parent too when it is missing. name must not exist
-// yet: two callers never share a cgroup by accident. When Create returns an error it has left nothing behind.
+// yet: two callers never share a cgroup by accident. The Group keeps a lock on the directory until it is closed, by which
+// others see that its maker is alive. When Create returns an error it has left nothing behind.
 //
 // The error is [ErrUnresolvable] when parent is not in a cgroup v2 hierarchy, and a [*LimitError] when a limit cannot
 // be had.
@@ -30,31 +31,56 @@ func Create(parent, name string, limits Limits) (*Group, error) {
 		return nil, fmt.Errorf("create a cgroup named %q: %w", name, unix.EINVAL)
 	}
 	path := filepath.Join(parent, name)
+	var g *Group
 	for tries := 0; ; tries++ {
-		if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-			return nil, err
-		}
-		err := os.Mkdir(path, 0o755)
-		if err == nil {
+		var err error
+		if g, err = makeClaimed(parent, path); err == nil {
 			break
 		}
-		// Another thenforce that ends may remove the empty parent between the two calls. That cannot go on for
-		// ever: it needs a group to be removed each time.
+		// Another thenforce that ends may remove the empty parent meanwhile, or take the group for an abandoned one until
+		// it is locked. That cannot go on for ever: it needs another one to end each time.
 		if !errors.Is(err, os.ErrNotExist) || tries == 100 {
 			removeEmpty(parent)
 			return nil, err
 		}
 	}
-	g, err := Open(path)
-	if err == nil {
-		if err = limits.apply(path); err != nil {
-			g.Close()
-		}
-	}
-	if err != nil {
+	if err := limits.apply(path); err != nil {
+		g.Close()
 		unix.Rmdir(path)
 		removeEmpty(parent)
 		return nil, err
+	}
+	return g, nil
+}
+
+// makeClaimed makes a cgroup and locks it (flock(2)): as long as this process lives and has it open, nobody takes it for
+// one that a killed process left. The error is [os.ErrNotExist] when somebody was faster.
+func makeClaimed(parent, path string) (*Group, error) {
+	if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return nil, err
+	}
+	g, err := Open(path)
+	if err != nil {
+		unix.Rmdir(path)
+		return nil, err
+	}
+	for {
+		err = unix.Flock(g.fd(), unix.LOCK_EX)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	var locked, there unix.Stat_t
+	if err = errors.Join(err, unix.Fstat(g.fd(), &locked), unix.Stat(path, &there)); err == nil && locked.Ino != there.Ino {
+		err = unix.ENOENT
+	}
+	if err != nil {
+		g.Close()
+		unix.Rmdir(path)
+		return nil, pathError("lock", path, err)
 	}
 	return g, nil
 }

@@ -107,7 +107,7 @@ func (e *Enforcer) proveTerminals(base string, absent *absence) error {
 func (e *Enforcer) proveArming(outer *scene, cgroups string, open []OpenObject) (err error) {
 	s := &scene{}
 	defer func() { err = errors.Join(err, s.close()) }()
-	if err := s.mkdirCgroup(filepath.Join(cgroups, "thenforce"), canaryPrefix); err != nil {
+	if err := s.mkdirCgroup(filepath.Join(cgroups, groupsName), canaryPrefix); err != nil {
 		return err
 	}
 	root, err := os.OpenFile("/", unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -206,7 +206,7 @@ func (e *Enforcer) proveDeath(base, cgroups string) (err error) {
 	}
 	s := &scene{}
 	defer func() { err = errors.Join(err, s.close()) }()
-	if err := s.mkdirCgroup(filepath.Join(cgroups, "thenforce"), canaryPrefix); err != nil {
+	if err := s.mkdirCgroup(filepath.Join(cgroups, groupsName), canaryPrefix); err != nil {
 		return err
 	}
 	jail, err := e.createJail(JailSpec{

@@ -198,7 +198,7 @@ func (e *Enforcer) proveAndReport() engine.EnforcementStatus {
 // It says which operations this kernel does not have.
 func (e *Enforcer) prove(cgroups string) (absent absence, err error) {
 	done := make(chan error, 1)
-	base := filepath.Join(e.opts.StateDir, "canary")
+	base := e.canaryDir()
 	go func() {
 		runtime.LockOSThread() // never unlocked
 		done <- e.proveHere(base, cgroups, &absent)
@@ -207,6 +207,9 @@ func (e *Enforcer) prove(cgroups string) (absent absence, err error) {
 	os.Remove(base) // empty, as the host sees it
 	return absent, err
 }
+
+// canaryDir is where the canaries' file system is mounted, for their thread only.
+func (e *Enforcer) canaryDir() string { return filepath.Join(e.opts.StateDir, "canary") }
 
 func (e *Enforcer) proveHere(base, cgroups string, absent *absence) (err error) {
 	s := &scene{}
@@ -312,7 +315,7 @@ func (s *scene) listen(dir string) error {
 }
 
 func (s *scene) makeCgroup(mount, prefix string) error {
-	parent := filepath.Join(mount, "thenforce")
+	parent := filepath.Join(mount, groupsName)
 	// What a killed verification left: whoever verifies now holds the lock, so none of these is at work.
 	stale, err := filepath.Glob(filepath.Join(parent, canaryPrefix+"*"))
 	if err != nil {

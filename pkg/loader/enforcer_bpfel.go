@@ -206,6 +206,7 @@ const (
 	enforcerTfJailFlagTF_JAIL_PENDING       enforcerTfJailFlag = 16
 	enforcerTfJailFlagTF_JAIL_NO_SYMLINKS   enforcerTfJailFlag = 32
 	enforcerTfJailFlagTF_JAIL_PRIVILEGED    enforcerTfJailFlag = 64
+	enforcerTfJailFlagTF_JAIL_PARTIAL       enforcerTfJailFlag = 128
 )
 
 type enforcerTfJudgeAs uint32

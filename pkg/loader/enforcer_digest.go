@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "65dc9dff51b0979fe0295235f5042b872f95aa2224773dbc980f3f16ab63d2a0"
+const objectDigest = "75f3003a90cad58c1b50a4c6c5704c468de715bf7619b6b1410005a0cb6d0c7b"

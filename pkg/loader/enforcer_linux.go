@@ -54,6 +54,7 @@ type Enforcer struct {
 	verdicts, global                                    *ebpf.Map
 
 	headers map[uint64]*cachedHeader
+	cgroups string // where cgroup v2 is mounted; empty: not known yet
 
 	jailSlots []enforcerTfJail // mapped: the kernel's own memory
 	state     *enforcerTfGlobal
@@ -581,7 +582,13 @@ func Unload(opts Options, force bool) error {
 		}
 		errs = append(errs, removePins(dir))
 	}
-	errs = append(errs, removePins(opts.staging()), removePins(opts.pins()))
+	// First out of sight, all at once: a half removed folder would be stale pins, and what is left in staging is removed by
+	// the next load.
+	errs = append(errs, removePins(opts.staging()))
+	if err := os.Rename(opts.pins(), opts.staging()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	errs = append(errs, removePins(opts.staging()))
 	for _, dir := range []string{"jails", "replacing"} {
 		if !kept { // else the records of that version's jails are among them
 			errs = append(errs, os.RemoveAll(filepath.Join(opts.StateDir, dir)))
@@ -599,6 +606,7 @@ func removePins(dir string) error {
 // report adds what the kernel says about the attached programs now. locked says that the caller has the lock.
 func (e *Enforcer) report(s *engine.EnforcementStatus, locked bool) {
 	s.Pins = &engine.PinStatus{Path: e.opts.pins(), ABI: ABI}
+	e.cgroups = s.Cgroup.Mount
 	now, lost, skipped := e.attached()
 	s.Hooks = s.Hooks[:0]
 	for i, a := range attachments {

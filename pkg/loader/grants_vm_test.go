@@ -423,7 +423,7 @@ func TestReplaceCutShort(t *testing.T) {
 			}
 			r := replacing{policyRecord: *recordOf(1<<30, p), Header: *h, Monitor: true}
 			r.Former.Header, r.Header.Digest = *h, p.digest
-			if err := errors.Join(writeJSON(e.replacingPath(c.jail.ID), &r), e.install(1<<30, p), e.writeHeader(&r.Header)); err != nil {
+			if err := errors.Join(e.writeJSON(e.replacingPath(c.jail.ID), &r), e.install(1<<30, p), e.writeHeader(&r.Header)); err != nil {
 				t.Fatal(err)
 			}
 			e.setMonitor(c.jail.slot, true)

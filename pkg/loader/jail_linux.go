@@ -206,13 +206,13 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 			return nil, err
 		}
 	}
-	if err := errors.Join(writeJSON(e.policyPath(j.ID), recordOf(policy, p)), e.writeHeader(h)); err != nil {
+	if err := errors.Join(e.writeJSON(e.policyPath(j.ID), recordOf(policy, p)), e.writeHeader(h)); err != nil {
 		return nil, err
 	}
 	if err := e.install(policy, p); err != nil {
 		return nil, err
 	}
-	flags := uint32(enforcerTfJailFlagTF_JAIL_LIVE) | spec.flags | p.flags
+	flags := uint32(enforcerTfJailFlagTF_JAIL_LIVE) | partial | spec.flags | p.flags
 	if root != nil {
 		flags |= uint32(enforcerTfJailFlagTF_JAIL_PENDING)
 		atomic.StoreUint32(&e.state.Arming, 1)
@@ -225,6 +225,7 @@ func (e *Enforcer) createJail(spec JailSpec) (_ *Jail, err error) {
 	if err := e.enter(spec.Cgroup, enforcerTfMember{Jail: id, Slot: uint32(slot)}, outerID); err != nil {
 		return nil, err
 	}
+	atomic.AndUint32(&e.jailSlots[slot].Flags, ^partial)
 	e.forgetVerdicts() // of a jail around this one, or in it
 	return j, nil
 }
@@ -793,11 +794,18 @@ func (h *header) cgroupIsThere() bool {
 	return err == nil && id == h.CgroupID
 }
 
-// collectLocked takes back what dead processes left: slots that never went live, policies that were half replaced, jails
-// whose cgroup is gone, canaries (one that is alive holds the lock), and owned jails whose owner is gone and whose cgroup
-// is empty.
+// partial is the flag of a jail that does not hold for all of its cgroup's tree yet, or no longer does. Whoever finds it
+// and has the lock knows that the process which made or ended the jail was killed, and ends it: nobody was ever told that
+// it is there, or somebody wanted it to go.
+const partial = uint32(enforcerTfJailFlagTF_JAIL_PARTIAL)
+
+// collectLocked takes back what dead processes left: slots that never went live, jails that were half made or half ended,
+// policies that were half replaced, jails whose cgroup is gone, canaries (one that is alive holds the lock), owned jails
+// whose owner is gone and whose cgroup is empty, and what else a killed process left lying.
 func (e *Enforcer) collectLocked() {
 	e.resumeReplacing()
+	e.collectFiles()
+	defer e.collectCgroups()
 	var members map[uint64]uint64
 	for i := range e.jailSlots {
 		s := &e.jailSlots[i]
@@ -810,7 +818,7 @@ func (e *Enforcer) collectLocked() {
 				return
 			}
 		}
-		live := s.Flags&uint32(enforcerTfJailFlagTF_JAIL_LIVE) != 0
+		live := s.Flags&uint32(enforcerTfJailFlagTF_JAIL_LIVE) != 0 && s.Flags&partial == 0
 		h, err := e.header(s.Id)
 		if err != nil {
 			if !live {
@@ -848,7 +856,7 @@ func removeTree(cgroup string) {
 			removeTree(filepath.Join(cgroup, entry.Name()))
 		}
 	}
-	if os.Remove(cgroup) == nil && filepath.Base(filepath.Dir(cgroup)) == "thenforce" {
+	if os.Remove(cgroup) == nil && filepath.Base(filepath.Dir(cgroup)) == groupsName {
 		os.Remove(filepath.Dir(cgroup))
 	}
 }
@@ -857,10 +865,11 @@ func removeTree(cgroup string) {
 // policy. Its record goes after that: it says what there is to erase.
 func (e *Enforcer) dropLocked(j *Jail) error {
 	var errs []error
+	s := &e.jailSlots[j.slot]
+	atomic.OrUint32(&s.Flags, partial)
 	if err := e.release(j.slot, j.id); err != nil {
 		errs = append(errs, err)
 	}
-	s := &e.jailSlots[j.slot]
 	policy := s.Policy
 	isCanary := s.Flags&uint32(enforcerTfJailFlagTF_JAIL_CANARY) != 0
 	atomic.StoreUint32(&s.Flags, 0)

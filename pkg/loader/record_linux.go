@@ -141,7 +141,7 @@ func (e *Enforcer) freshHeader(id uint64) (*header, error) {
 	return &c.header, nil
 }
 
-func (e *Enforcer) writeHeader(h *header) error { return writeJSON(e.headerPath(h.ID), h) }
+func (e *Enforcer) writeHeader(h *header) error { return e.writeJSON(e.headerPath(h.ID), h) }
 
 // readPolicy gives the policy that a jail has.
 func (e *Enforcer) readPolicy(id string) (*policyRecord, error) {
@@ -161,8 +161,9 @@ func (e *Enforcer) removeRecord(id uint64) error {
 	return errors.Join(errs...)
 }
 
-// writeJSON writes aside and renames: a reader finds all of it or what was there before.
-func writeJSON(path string, value any) error {
+// writeJSON writes aside and renames: a reader finds all of it or what was there before. The caller holds the lock, so one
+// place aside is enough, and collectFiles knows where a killed process left something.
+func (e *Enforcer) writeJSON(path string, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return bug(err.Error())
@@ -170,11 +171,13 @@ func writeJSON(path string, value any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+	if err := os.WriteFile(e.asidePath(), text, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path)
+	return os.Rename(e.asidePath(), path)
 }
+
+func (e *Enforcer) asidePath() string { return filepath.Join(e.opts.StateDir, "aside.json") }
 
 func readJSON(path string, value any) error {
 	text, err := os.ReadFile(path)

@@ -155,7 +155,7 @@ func (e *Enforcer) replace(j *Jail, h header, spec JailSpec, p *prepared) error 
 	r.Former.Header, r.Former.Monitor = h, isMonitored(s.Flags)
 	r.Header.Workspace, r.Header.WorkspaceID = spec.Sets.Workspace.CanonicalRoot, spec.Sets.Workspace.WorkspaceID
 	r.Header.Grants, r.Header.Digest = len(p.grants), p.digest
-	if err := writeJSON(e.replacingPath(j.ID), &r); err != nil {
+	if err := e.writeJSON(e.replacingPath(j.ID), &r); err != nil {
 		return err
 	}
 	err = e.install(policy, p)

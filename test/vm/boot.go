@@ -166,6 +166,9 @@ func (b *builder) machine(ctx context.Context, o *options, g guestRun, dir strin
 	if o.soak {
 		g.plan.Env = append(g.plan.Env, "THENFORCE_VM_SOAK=1")
 	}
+	if seed, ok := os.LookupEnv("THENFORCE_TEST_SEED"); ok {
+		g.plan.Env = append(g.plan.Env, "THENFORCE_TEST_SEED="+seed)
+	}
 	return m, b.initramfs(ctx, m.Initramfs, g)
 }
 
