@@ -30,14 +30,27 @@ func (e *Enforcer) cells(key enforcerTfGrantKey, grant enforcerTfGrant) []*uint1
 // addGrant writes a grant that is not there yet.
 func (e *Enforcer) addGrant(key enforcerTfGrantKey, grant enforcerTfGrant) error {
 	cells := e.cells(key, grant)
-	for _, cell := range cells {
-		if *cell < math.MaxUint16 {
-			*cell++
-		}
-	}
+	enterCells(cells)
 	err := e.grants.Update(key, grant, ebpf.UpdateNoExist)
 	if err != nil {
-		leave(cells)
+		leaveCells(cells)
+	}
+	return err
+}
+
+// addGrants writes the grants of a policy that has none yet.
+func (e *Enforcer) addGrants(keys []enforcerTfGrantKey, grants []enforcerTfGrant) error {
+	for i, key := range keys {
+		enterCells(e.cells(key, grants[i]))
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	done, err := e.grants.BatchUpdate(keys, grants, nil)
+	if err != nil {
+		for i := done; i < len(keys); i++ {
+			leaveCells(e.cells(keys[i], grants[i]))
+		}
 	}
 	return err
 }
@@ -47,7 +60,7 @@ func (e *Enforcer) deleteGrant(key enforcerTfGrantKey) error {
 	var grant enforcerTfGrant
 	switch err := e.grants.LookupAndDelete(key, &grant); {
 	case err == nil:
-		leave(e.cells(key, grant))
+		leaveCells(e.cells(key, grant))
 		return nil
 	case errors.Is(err, ebpf.ErrKeyNotExist):
 		return nil
@@ -56,8 +69,17 @@ func (e *Enforcer) deleteGrant(key enforcerTfGrantKey) error {
 	}
 }
 
-// leave counts cells down. One that was full once is full for good: how many it holds is not known.
-func leave(cells []*uint16) {
+// enterCells counts cells up.
+func enterCells(cells []*uint16) {
+	for _, cell := range cells {
+		if *cell < math.MaxUint16 {
+			*cell++
+		}
+	}
+}
+
+// leaveCells counts cells down. One that was full once is full for good: how many it holds is not known.
+func leaveCells(cells []*uint16) {
 	for _, cell := range cells {
 		if *cell < math.MaxUint16 {
 			*cell--

@@ -347,17 +347,10 @@ type judgement struct {
 
 // judge asks the kernel what a jail's tasks may do with an open object. Nothing is counted or recorded.
 func (e *Enforcer) judge(slot int, object *os.File, as judging, need engine.Rights) (judgement, error) {
-	const unanswered = -int32(unix.EAGAIN)
-	in := enforcerTfJudging{Fd: int32(object.Fd()), Err: unanswered, Slot: uint32(slot), As: uint32(as), Need: uint32(need)}
-	var out enforcerTfJudging
+	out := enforcerTfJudging{Fd: int32(object.Fd()), Slot: uint32(slot), As: uint32(as), Need: uint32(need)}
 	runtime.LockOSThread() // the program looks into the thread's own descriptor table
 	defer runtime.UnlockOSThread()
-	var err error
-	for range 8 { // see ask
-		if _, err = e.judgeProgram.Run(&ebpf.RunOptions{Context: &in, ContextOut: &out}); err != nil || out.Err != unanswered {
-			break
-		}
-	}
+	err := runProgram(e.judgeProgram, &out)
 	if err == nil && out.Err != 0 {
 		err = unix.Errno(-out.Err)
 	}

@@ -39,19 +39,9 @@ func (id Identity) key(policy uint32) enforcerTfGrantKey {
 func (e *Enforcer) ask(fd int32) (enforcerTfLearning, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// EINTR counts as success for cilium/ebpf, so an answer has to show that it is one.
-	const unanswered = -int32(unix.EAGAIN)
-	for range 8 {
-		in := enforcerTfLearning{Fd: fd, Err: unanswered}
-		var out enforcerTfLearning
-		if _, err := e.learnProgram.Run(&ebpf.RunOptions{Context: &in, ContextOut: &out}); err != nil {
-			return out, err
-		}
-		if out.Err != unanswered {
-			return out, nil
-		}
-	}
-	return enforcerTfLearning{}, unix.EINTR
+	answer := enforcerTfLearning{Fd: fd}
+	err := runProgram(e.learnProgram, &answer)
+	return answer, err
 }
 
 // insideJail reports whether this process is itself in a jail.
@@ -128,6 +118,16 @@ func (e *Enforcer) identify(f *os.File) (Identity, error) {
 	if id.Removed {
 		return Identity{}, errRemoved
 	}
+	// Who has an open descriptor keeps the number from being given to another. So a serial number that is there is this
+	// inode's, and it goes when the inode does.
+	var serial uint32
+	switch err := e.objects.Lookup(id.key(0), &serial); {
+	case err == nil:
+		id.Generation = serial
+		return id, nil
+	case !errors.Is(err, ebpf.ErrKeyNotExist):
+		return Identity{}, fmt.Errorf("look up the serial number of %s: %w", f.Name(), err)
+	}
 	next := atomic.AddUint32(&e.state.NextSerial, 1)
 	if err := e.objects.Update(id.key(0), next, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 		return Identity{}, full("remember "+f.Name(), err)
@@ -138,7 +138,6 @@ func (e *Enforcer) identify(f *os.File) (Identity, error) {
 	} else if again.Removed {
 		return Identity{}, errRemoved
 	}
-	var serial uint32
 	if err := e.objects.Lookup(id.key(0), &serial); err != nil {
 		return Identity{}, fmt.Errorf("%w (%v)", errRemoved, err)
 	}

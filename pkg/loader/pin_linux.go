@@ -9,12 +9,14 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
-// What is attached is asked for at every start, for each of some fifty links. cilium/ebpf's LoadPinnedLink and
-// Program.Info ask for much more than is needed here (types, map ids, instructions), which came to half of what a start
-// costs; so these three bpf(2) commands are called directly. See bpf(2) and linux/bpf.h for the layouts.
+// What is attached is asked for at every start, for each of some fifty links, and every object of a policy is learnt.
+// cilium/ebpf's LoadPinnedLink and Program.Info ask for much more than is needed here (types, map ids, instructions), and
+// its Program.Run loads programs to see whether it may; that came to half of what a start costs. So these bpf(2) commands
+// are called directly. See bpf(2) and linux/bpf.h for the layouts.
 
 // pinned is what a pinned link runs.
 type pinned struct {
@@ -93,6 +95,21 @@ func mayListPrograms() error {
 func programByID(id uint32) (int, error) {
 	attr := struct{ id, next, flags uint32 }{id: id}
 	return bpf(unix.BPF_PROG_GET_FD_BY_ID, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+}
+
+// runProgram runs a program of type BPF_PROG_TYPE_SYSCALL on the calling thread. It reads and writes its context in place.
+func runProgram[T any](program *ebpf.Program, context *T) error {
+	attr := struct {
+		fd, retval, sizeIn, sizeOut uint32
+		in, out                     uint64
+		repeat, duration            uint32
+		contextSize, contextOutSize uint32
+		context, contextOut         uint64
+		flags, cpu, batch, pad      uint32
+	}{fd: uint32(program.FD()), contextSize: uint32(unsafe.Sizeof(*context)), context: uint64(uintptr(unsafe.Pointer(context)))}
+	_, err := bpf(unix.BPF_PROG_TEST_RUN, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	runtime.KeepAlive(context)
+	return err
 }
 
 func objectInfo(fd int, info []byte) error {

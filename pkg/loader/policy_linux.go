@@ -149,11 +149,15 @@ func each[K, V any](m *ebpf.Map, f func(K, V)) error {
 
 // install fills a policy that no jail uses yet, and reads it back.
 func (e *Enforcer) install(policy uint32, p *prepared) error {
+	keys := make([]enforcerTfGrantKey, len(p.grants))
 	for i, g := range p.grants {
-		key, value := g.key(policy), p.values[i]
-		if err := e.addGrant(key, value); err != nil {
-			return full(fmt.Sprintf("write grant %s", g.Path), err)
-		}
+		keys[i] = g.key(policy)
+	}
+	if err := e.addGrants(keys, p.values); err != nil {
+		return full("write grants", err)
+	}
+	for i, g := range p.grants {
+		key, value := keys[i], p.values[i]
 		var back enforcerTfGrant
 		if err := e.grants.Lookup(key, &back); err != nil || back != value {
 			return mismatch(fmt.Sprintf("grant %s reads back as %+v (%v)", g.Path, back, err))
