@@ -17,8 +17,10 @@ export C_INCLUDE_PATH ?= /usr/include/$(shell uname -m)-linux-gnu
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# cmd/thenforce/ldflags: no huge pages for thenforce's own heap. On a host that gives them to everybody each is zeroed
+# when it is first touched, and they were half of what starting a command costs (docs/performance.md).
 build: ## build/thenforce, one static binary
-	$(GO) build -trimpath -o build/thenforce ./cmd/thenforce
+	$(GO) build -trimpath -ldflags "$$(cat cmd/thenforce/ldflags)" -o build/thenforce ./cmd/thenforce
 
 PREFIX  ?= /usr/local
 DESTDIR ?=

@@ -62,7 +62,11 @@ func (b *builder) buildCommon(ctx context.Context) ([]file, error) {
 		return nil, err
 	}
 	to := filepath.Join(b.dir, "thenforce")
-	if _, err := output(guestGo(ctx, "build", "-o", to, "./cmd/thenforce")); err != nil {
+	flags, err := os.ReadFile("cmd/thenforce/ldflags")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := output(guestGo(ctx, "build", "-ldflags="+strings.TrimSpace(string(flags)), "-o", to, "./cmd/thenforce")); err != nil {
 		return nil, err
 	}
 	return []file{{to, "/usr/bin/thenforce"}}, nil
