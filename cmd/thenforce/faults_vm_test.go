@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -263,6 +264,39 @@ func (f *fault) check(t *testing.T) {
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("the command ran")
 	}
+}
+
+// With ftrace switched off no attached program is called, however it was proven before. Linux 7 refuses that.
+func TestFtraceSwitchedOff(t *testing.T) {
+	const setting = "/proc/sys/kernel/ftrace_enabled"
+	if r := thenforce(t, "status", "--verify"); r.code != 0 {
+		t.Fatal(r)
+	}
+	p := newPlace(t)
+	read := []string{"run", "--allow-unverified", "--workspace", p.work, "--", "cat", p.outside + "/secret"}
+	t.Cleanup(func() { os.WriteFile(setting, []byte("1"), 0) })
+	if err := os.WriteFile(setting, []byte("0"), 0); errors.Is(err, unix.EOPNOTSUPP) {
+		if r := thenforce(t, read...); r.code == 0 || r.stdout != "" {
+			t.Errorf("the kernel refuses to switch ftrace off, and the jail is open: %v", r)
+		}
+	} else if err != nil {
+		t.Fatal(err)
+	} else {
+		if r := thenforce(t, read...); r.code != 0 || !strings.Contains(r.stderr, "ftrace-off") || !strings.Contains(r.stderr, "NOT reliably confined") {
+			t.Errorf("programs that are not called have denied something, or nobody is told: %v", r)
+		}
+		(&fault{code: "ftrace-off"}).check(t)
+	}
+	if err := os.WriteFile(setting, []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if r := thenforce(t, "status"); r.code != 0 {
+		t.Error(r)
+	}
+	if r := thenforce(t, read...); r.code == 0 || r.stdout != "" {
+		t.Errorf("with ftrace on again: %v", r)
+	}
+	assertNothingLeft(t)
 }
 
 // What looks strange and is in order stays verified: a cgroup namespace, in which every path is 0::/, and mount points

@@ -75,6 +75,7 @@ const (
 	EventsLost           EnforcementCode = "events-lost"
 	OptionalHookMissing  EnforcementCode = "optional-hook-missing"
 	OldPinsUnused        EnforcementCode = "old-pins-unused"
+	FtraceOff            EnforcementCode = "ftrace-off"
 )
 
 // kernelCommandLine is the fix for a kernel that was booted without the BPF LSM. The list replaces the kernel's own, so
@@ -126,6 +127,7 @@ var meanings = map[EnforcementCode]meaning{
 	EventsLost:           {sentence: "events were lost because nobody read them in time", fix: "thenforce events --follow", notice: true},
 	OptionalHookMissing:  {sentence: "what a hook guards does not exist here, or is forbidden to everybody", notice: true},
 	OldPinsUnused:        {sentence: "pins of an older version lie unused", fix: "thenforce unload", notice: true},
+	FtraceOff:            {sentence: "the kernel's ftrace is switched off, and no attached program is called", fix: "sysctl -w kernel.ftrace_enabled=1"},
 }
 
 // EnforcementReason is one fact that is missing, or a notice.
