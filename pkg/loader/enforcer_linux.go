@@ -269,6 +269,29 @@ func lock(opts Options) (func(), error) {
 	return func() { f.Close() }, nil
 }
 
+// lockPinned is lock for what must not be done to maps that no attached program reads: they would confine nobody. Until a
+// jail is live, another process may unload the programs, or put those of its own build in their place, whatever was seen
+// of them before.
+func (e *Enforcer) lockPinned() (func(), error) {
+	unlock, err := lock(e.opts)
+	if err != nil {
+		return nil, err
+	}
+	have, err := mapID(e.global.FD())
+	if err == nil {
+		var pinned uint32
+		if pinned, err = pinnedMapID(filepath.Join(e.opts.pins(), globalPin)); err == nil && pinned != have {
+			err = errors.New("others are in their place")
+		}
+	}
+	if err != nil {
+		unlock()
+		return nil, &engine.UnverifiedError{Reasons: []engine.EnforcementReason{
+			engine.NewReason(engine.NotLoaded, fmt.Sprintf("they were unloaded or replaced meanwhile (%v); try again", err))}}
+	}
+	return unlock, nil
+}
+
 // load puts the programs into the kernel and pins them. What it made is gone again when it fails: the pins become
 // visible in one rename at the end.
 func load(opts Options) (_ *Enforcer, err error) {

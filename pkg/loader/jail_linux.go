@@ -128,7 +128,7 @@ func isEmpty(cgroup string) bool {
 
 // CreateJail puts a cgroup and all below it into a jail. When it returns every task in it is judged.
 func (e *Enforcer) CreateJail(spec JailSpec) (*Jail, error) {
-	unlock, err := lock(e.opts)
+	unlock, err := e.lockPinned()
 	if err != nil {
 		return nil, err
 	}

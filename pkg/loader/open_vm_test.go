@@ -4,6 +4,7 @@ package loader
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -133,4 +134,42 @@ func TestEveryProgramVerifies(t *testing.T) {
 		took, _ := info.LoadTime()
 		t.Logf("%-18s verified %d instructions, %v", name, n, took)
 	}
+}
+
+// Programs may be unloaded or replaced between the look at them and the jail. A jail in the maps that they left would
+// confine nobody.
+func TestJailInMapsThatNobodyReads(t *testing.T) {
+	if err := Unload(Options{}, true); err != nil {
+		t.Fatal(err)
+	}
+	unloaded := openVerified(t)
+	if err := Unload(Options{}, false); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(e *Enforcer, detail string) {
+		t.Helper()
+		s := scene{}
+		if err := s.makeCgroup("/sys/fs/cgroup", "test-"); err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+		dir := t.TempDir()
+		_, err := e.CreateJail(JailSpec{Cgroup: s.cgroup, CgroupPath: s.path, Sets: engine.AllowedSets{
+			Workspace: engine.WorkspaceIdentity{CanonicalRoot: dir},
+			Objects:   []engine.Object{{Path: dir, Rights: engine.AllRights, Source: engine.SourceWorkspace}},
+		}})
+		var unverified *engine.UnverifiedError
+		if !errors.As(err, &unverified) || unverified.Reasons[0].Code != engine.NotLoaded || !strings.Contains(err.Error(), detail) {
+			t.Errorf("%v, want %s with %q", err, engine.NotLoaded, detail)
+		}
+		if live := e.liveSlots(); len(live) != 0 {
+			t.Errorf("jails were made: %v", live)
+		}
+		if err := e.Hold("any", func(*Jail) error { return nil }); !errors.As(err, &unverified) {
+			t.Errorf("hold: %v", err)
+		}
+	}
+	refused(unloaded, "no such file")
+	openVerified(t)
+	refused(unloaded, "others are in their place")
 }

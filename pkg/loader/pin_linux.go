@@ -66,6 +66,23 @@ func isLink(path string) (bool, error) {
 	return strings.Contains(string(text), "\nlink_id:"), err
 }
 
+// mapID tells a map from every other one.
+func mapID(fd int) (uint32, error) {
+	var info [8]byte // struct bpf_map_info: type, id
+	err := objectInfo(fd, info[:])
+	return binary.NativeEndian.Uint32(info[4:]), err
+}
+
+// pinnedMapID is mapID of what is pinned at a path. A missing pin is fs.ErrNotExist.
+func pinnedMapID(path string) (uint32, error) {
+	fd, err := openPin(path)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	return mapID(fd)
+}
+
 func openPin(path string) (int, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {

@@ -30,7 +30,7 @@ func (e *Enforcer) SetMode(ref string, mode engine.Mode) error {
 // Hold does something with one live jail while no other command makes, changes or ends any. What do does should be short,
 // and must not call methods that change jails themselves.
 func (e *Enforcer) Hold(ref string, do func(*Jail) error) error {
-	unlock, err := lock(e.opts)
+	unlock, err := e.lockPinned()
 	if err != nil {
 		return err
 	}
