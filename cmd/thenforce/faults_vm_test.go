@@ -70,6 +70,14 @@ var faults = []fault{
 		name: "attaching not supported", code: "attach-unsupported", quick: "not-loaded", unloaded: true, slow: true,
 		filter: &filter{nr: unix.SYS_BPF, arg: unix.BPF_LINK_CREATE, errno: unix.EOPNOTSUPP},
 	},
+	{
+		name: "io_uring hidden from this process alone", code: "canary-failed", quick: "not-loaded", unloaded: true, slow: true,
+		filter: &filter{nr: unix.SYS_IO_URING_SETUP, arg: 1, errno: unix.ENOSYS},
+	},
+	{
+		name: "32-bit system calls hidden from this process alone", code: "canary-failed", quick: "not-loaded", unloaded: true, slow: true,
+		filter: &filter{of32Bit: true, errno: unix.ENOSYS},
+	},
 	{name: "root without CAP_SYS_ADMIN and CAP_BPF", script: ":", code: "permission-denied", drop: []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_BPF}},
 	{name: "an ordinary user", script: ":", code: "permission-denied", attr: syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}},
 	{

@@ -20,6 +20,8 @@ type filter struct {
 	arg uint32 // the first argument for which it fails
 	// errno is what the call fails with.
 	errno unix.Errno
+	// of32Bit: instead of one call, all those that 32-bit programs make.
+	of32Bit bool
 	// mountinfo makes what is read from the mount table of what the kernel says, nil a failure. Set instead of errno.
 	mountinfo func([]byte) []byte
 }
@@ -34,6 +36,14 @@ func (f *filter) install(t *testing.T) (stop func()) {
 		{Code: equal, K: f.arg, Jf: 1},
 		{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(f.errno)},
 		{Code: ret, K: unix.SECCOMP_RET_ALLOW},
+	}
+	if f.of32Bit {
+		program = []unix.SockFilter{
+			{Code: load, K: 4}, // seccomp_data.arch
+			{Code: equal, K: unix.AUDIT_ARCH_I386, Jf: 1},
+			{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(f.errno)},
+			{Code: ret, K: unix.SECCOMP_RET_ALLOW},
+		}
 	}
 	flags := uintptr(0)
 	if f.mountinfo != nil {

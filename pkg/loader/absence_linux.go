@@ -74,7 +74,8 @@ func (a absence) holds() bool {
 // uringDisabled is 2 where the administrator has forbidden io_uring to everybody; see io_uring_setup(2).
 const uringDisabled = "/proc/sys/kernel/io_uring_disabled"
 
-// noUring reports whether nobody can make an io_uring, by asking for one.
+// noUring reports whether nobody can make an io_uring, by asking for one. It is asked only where the hook is attached, and
+// a kernel without io_uring has none: if the system call is missing, a seccomp filter has taken it from this process alone.
 func noUring() (bool, error) {
 	var params [120]byte // struct io_uring_params
 	ring, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&params)), 0)
@@ -82,8 +83,6 @@ func noUring() (bool, error) {
 	case noErrno:
 		unix.Close(int(ring))
 		return false, nil
-	case unix.ENOSYS:
-		return true, nil
 	case unix.EPERM:
 		text, err := os.ReadFile(uringDisabled)
 		if err == nil && strings.TrimSpace(string(text)) == "2" {
@@ -106,7 +105,10 @@ func no32Bit() (bool, error) {
 	ended := probe.stop()
 	switch {
 	case err == nil:
-		return errno == unix.ENOSYS, ended // of another architecture than x86-64, which can imitate one
+		if errno == unix.ENOSYS && imitates32Bit {
+			return false, errors.Join(errors.New("make a 32-bit system call: a seccomp filter hides them from this process"), ended)
+		}
+		return !imitates32Bit, ended
 	case probe.faulted():
 		return true, nil
 	}

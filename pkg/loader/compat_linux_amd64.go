@@ -2,6 +2,9 @@ package loader
 
 import "golang.org/x/sys/unix"
 
+// imitates32Bit: a 64-bit program of this architecture can make the system calls of 32-bit ones.
+const imitates32Bit = true
+
 func compatSyscall(nr, a, b, c uintptr) (ret uintptr)
 
 // compatIoctl is ioctl(2) as a 32-bit program makes it. A kernel that runs none kills the caller.
