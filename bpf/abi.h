@@ -302,6 +302,7 @@ enum tf_judge_as {
 	TF_JUDGE_FILE = 0,   /* to be opened: read, write, execute */
 	TF_JUDGE_OBJECT = 1, /* as what path operations are about, and directories to make a name in */
 	TF_JUDGE_NAME = 2,   /* to be removed or moved away */
+	TF_JUDGE_LINK = 3,   /* a symbolic link that is to be followed */
 };
 
 /* The context tf_judge is run with; the kernel copies it back. */
@@ -315,8 +316,10 @@ struct tf_judging {
 	__u32 rights; /* that hold at the object */
 	__u32 found; /* key names the grant that decided */
 	struct tf_grant_key key;
+	__s32 task;  /* of the calling thread: the entry in /proc of the task that would ask; -1: none, which has no terminal */
+	__u32 pad;
 };
-_Static_assert(sizeof(struct tf_judging) == 56, "tf_judging");
+_Static_assert(sizeof(struct tf_judging) == 64, "tf_judging");
 
 /*
  * What a passed verification was about: for each attached program, in the loader's order, the three numbers that tell

@@ -64,6 +64,20 @@ int tf_learn(struct tf_learning *ctx)
 	return 0;
 }
 
+/* Whoever an open entry of /proc is about, 0 where it is about nobody. */
+static __always_inline __u64 task_behind(__s32 fd)
+{
+	struct file *file = file_behind(fd);
+	struct inode *inode;
+
+	if (!file)
+		return 0;
+	inode = BPF_CORE_READ(file, f_path.dentry, d_inode);
+	if (BPF_CORE_READ(inode, i_sb, s_magic) != PROC_MAGIC)
+		return 0;
+	return (__u64)task_of_proc(inode);
+}
+
 static __always_inline int judge(struct tf_judging *ctx)
 {
 	__u32 slot = ctx->slot, need = ctx->need, rights = 0, code;
@@ -80,9 +94,11 @@ static __always_inline int judge(struct tf_judging *ctx)
 	dentry = (__u64)BPF_CORE_READ(file, f_path.dentry);
 	mnt = (__u64)BPF_CORE_READ(file, f_path.mnt);
 	if (ctx->as == TF_JUDGE_FILE)
-		code = check_file(jail, dentry, mnt, need);
+		code = check_file_by(task_behind(ctx->task), jail, dentry, mnt, need);
 	else if (ctx->as == TF_JUDGE_OBJECT)
 		code = check_object(jail, dentry, mnt, need);
+	else if (ctx->as == TF_JUDGE_LINK)
+		code = check_follow(jail, dentry);
 	else
 		code = check_name(jail, dentry, mnt, &rights);
 	ctx->code = code;

@@ -47,28 +47,35 @@ static __always_inline enum tf_code check_kernel_file(const struct tf_jail *jail
 	}
 }
 
-/* Whether a proc inode belongs to a task of the jail: /proc/self, /proc/PID and all below them. */
-static __always_inline bool is_own_proc(const struct tf_jail *jail, struct inode *inode)
+/* The task that a proc inode is about, or NULL. */
+static __always_inline struct task_struct *task_of_proc(struct inode *inode)
 {
 	struct proc_inode *pi = (void *)inode - bpf_core_field_offset(struct proc_inode, vfs_inode);
 	struct pid *pid = NULL;
 	struct hlist_node *first = NULL;
-	struct task_struct *task;
-	__u64 cgroup;
 
 	if (bpf_core_read(&pid, sizeof(pid), &pi->pid) || !pid)
-		return false;
+		return NULL;
 	if (bpf_core_read(&first, sizeof(first), &pid->tasks[PIDTYPE_PID].first) || !first)
+		return NULL;
+	return (void *)first - bpf_core_field_offset(struct task_struct, pid_links[PIDTYPE_PID]);
+}
+
+/* Whether a proc inode belongs to a task of the jail: /proc/self, /proc/PID and all below them. */
+static __always_inline bool is_own_proc(const struct tf_jail *jail, struct inode *inode)
+{
+	struct task_struct *task = task_of_proc(inode);
+	__u64 cgroup;
+
+	if (!task)
 		return false;
-	task = (void *)first - bpf_core_field_offset(struct task_struct, pid_links[PIDTYPE_PID]);
 	cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
 	return is_in_jail(jail, cgroup) && !is_pending(cgroup, task);
 }
 
 /* The terminal that controls the task: reachable by /dev/tty anyway, so its own name may be used too. */
-static __always_inline bool is_own_terminal(struct inode *inode)
+static __always_inline bool is_own_terminal(struct task_struct *task, struct inode *inode)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
 	struct tty_struct *tty = BPF_CORE_READ(task, signal, tty);
 	__u32 rdev;
 
@@ -130,27 +137,36 @@ static __noinline __u32 check_special(const struct tf_jail *jail, __u64 dentry, 
 	return UNDECIDED;
 }
 
-static __noinline bool is_usable_terminal(const struct tf_jail *jail, __u64 dentry)
+/* task is a struct task_struct; 0: nobody. */
+static __noinline bool is_usable_terminal(const struct tf_jail *jail, __u64 dentry, __u64 task)
 {
 	struct inode *inode = BPF_CORE_READ((struct dentry *)dentry, d_inode);
 
-	return (BPF_CORE_READ(inode, i_mode) & S_IFMT) == S_IFCHR && (is_own_terminal(inode) || is_jails_pty(jail, inode));
+	return (BPF_CORE_READ(inode, i_mode) & S_IFMT) == S_IFCHR &&
+	       ((task && is_own_terminal((void *)task, inode)) || is_jails_pty(jail, inode));
 }
 
 /*
- * Whether a file may be used with all of need. This is the whole question for an open file, whatever it is: the named
- * objects by their grants, the others by the rules above.
+ * Whether a file may be used with all of need by a task of the jail. This is the whole question for an open file, whatever
+ * it is: the named objects by their grants, the others by the rules above.
  */
-static __always_inline enum tf_code check_file(const struct tf_jail *jail, __u64 dentry, __u64 mnt, __u32 need)
+static __always_inline enum tf_code check_file_by(__u64 task, const struct tf_jail *jail, __u64 dentry, __u64 mnt,
+						  __u32 need)
 {
 	__u32 code = check_special(jail, dentry, mnt, need);
 
 	if (code != UNDECIDED)
 		return code;
 	code = check_object(jail, dentry, mnt, need);
-	if (code && code != TF_RIGHTS && !(need & TF_EXEC) && is_usable_terminal(jail, dentry))
+	if (code && code != TF_RIGHTS && !(need & TF_EXEC) && is_usable_terminal(jail, dentry, task))
 		return TF_OK;
 	return code;
+}
+
+/* The same for the current task. */
+static __always_inline enum tf_code check_file(const struct tf_jail *jail, __u64 dentry, __u64 mnt, __u32 need)
+{
+	return check_file_by(bpf_get_current_task(), jail, dentry, mnt, need);
 }
 
 #endif

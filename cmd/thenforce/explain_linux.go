@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/thenforce/thenforce/pkg/engine"
 	"github.com/thenforce/thenforce/pkg/fallback"
@@ -73,30 +72,24 @@ func explainIn(enforcer *loader.Enforcer, jail *loader.Jail, op engine.Op, path 
 	e := evaluation{op, sets, status, engine.NewEvaluator(sets, registry, probes), probes}
 	x := e.explain(path)
 
-	root, task, err := jail.Task()
+	task, err := jail.Task()
 	if err != nil {
 		return nil, err
 	}
-	if root != nil {
-		defer root.Close()
-	}
-	if rest, ok := strings.CutPrefix(filepath.Clean(path), "/proc/self/"); ok {
-		if root == nil {
-			x.Kernel = kernelOpinion{State: "not-asked", Reason: "no task is in the jail whose entry in /proc it would be"}
-			return &x, nil
-		}
-		path = filepath.Join("/proc", task, rest)
-	}
-	opinion, err := enforcer.Explain(jail, root, path, op)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+	defer task.Close()
+	opinion, err := enforcer.Explain(jail, task, path, op)
+	switch {
+	case errors.Is(err, loader.ErrNoTask):
+		x.Kernel = kernelOpinion{State: "not-asked", Reason: loader.ErrNoTask.Error()}
+		return &x, nil
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
 		x.Kernel = kernelOpinion{State: "not-asked", Reason: "there is nothing at the path that could be judged: " + err.Error()}
 		return &x, nil
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
 	}
 	x.Kernel = describeOpinion(opinion)
-	e.compare(enforcer, jail, root, path, &x, opinion)
+	e.compare(jail, task.Root(), path, &x, opinion)
 	return &x, nil
 }
 
@@ -114,6 +107,12 @@ func describeOpinion(o *loader.Opinion) kernelOpinion {
 		}
 		reason += fmt.Sprintf(", by the %s grant on %s (%s), which has %s there", o.Grant.Source, quoted(o.Grant.Path), o.Grant.Rights, o.Rights)
 	}
+	if o.Link {
+		reason += "; it is a symbolic link, and the jail follows none of its own trees"
+	}
+	if o.Monitored {
+		reason += "; the jail is in monitor mode, and lets it go"
+	}
 	if o.Missing {
 		reason += "; asked of the directory, for nothing is there yet"
 	}
@@ -122,7 +121,7 @@ func describeOpinion(o *loader.Opinion) kernelOpinion {
 
 // compare asks the engine about the very object that the kernel has judged, and puts a report into the explanation where
 // it says otherwise.
-func (e *evaluation) compare(enforcer *loader.Enforcer, jail *loader.Jail, root *os.File, path string, x *explanation, o *loader.Opinion) {
+func (e *evaluation) compare(jail *loader.Jail, root *os.File, path string, x *explanation, o *loader.Opinion) {
 	answer := x.Kernel.kernelAnswer
 	target, why := e.comparable(jail, root, path, o)
 	if why != "" {
@@ -152,6 +151,8 @@ func (e *evaluation) comparable(jail *loader.Jail, root *os.File, path string, o
 	switch {
 	case jail.Contained:
 		return "", "the jail is a container's, with paths of its own"
+	case o.Link:
+		return "", "the jail does not follow the link, and the engine judges what is reached"
 	case o.Jail != jail.ID:
 		return "", "a jail around this one decides"
 	case o.Allowed && o.Grant == nil:

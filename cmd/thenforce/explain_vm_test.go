@@ -201,3 +201,54 @@ func TestExplainJailElsewhere(t *testing.T) {
 		t.Errorf("the workspace: %+v", x.Kernel)
 	}
 }
+
+// What differs from jail to jail and from task to task: links that are not followed, a terminal of one's own, entries in
+// /proc, and a mode in which nothing is denied. Each answer is compared with what a task gets.
+func TestExplainJailByItsTasks(t *testing.T) {
+	p := newPlace(t)
+	for _, err := range []error{
+		os.Mkdir(p.work+"/dir", 0o755), os.WriteFile(p.work+"/dir/file", []byte("x\n"), 0o644),
+		os.Symlink("dir", p.work+"/to-dir"), os.Symlink("dir/file", p.work+"/to-file"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	group := newCgroup(t)
+	id := newJail(t, p, group, "--no-symlinks")
+	inside, monitored := newCgroup(t), ""
+	monitored = newJail(t, p, inside, "--mode", "monitor", "--name", "monitored")
+	same := func(jail, path, code string) {
+		t.Helper()
+		x, r := explainIt(t, jail, "read", path)
+		got := thenforce(t, "jail", "exec", jail, "--", "cat", filepath.Join(p.work, path))
+		if x.Kernel.Code != code || x.Kernel.BugReport != nil || (got.code == 0) != (code == "ok") {
+			t.Errorf("%s: %+v %v, and cat: %v", path, x.Kernel, r, got)
+		}
+	}
+	same(id, "dir/file", "ok")
+	same(id, "to-file", "forbidden-operation")
+	same(id, "to-dir/file", "forbidden-operation")
+	same(monitored, "to-file", "ok")
+	if r := thenforce(t, "explain", "--jail", id, "to-dir/file"); r.code != 3 || !strings.Contains(r.stdout, "follows none of its own trees") {
+		t.Error(r)
+	}
+	if r := thenforce(t, "explain", "--jail", monitored, p.outside+"/secret"); r.code != 3 || !strings.Contains(r.stdout, "monitor mode, and lets it go") {
+		t.Error(r)
+	}
+	if r := thenforce(t, "jail", "exec", monitored, "--", "cat", p.outside+"/secret"); r.code != 0 {
+		t.Error(r)
+	}
+	if x, _ := explainIt(t, id, "read", "/dev/stdin"); x.Kernel.State != "not-asked" {
+		t.Errorf("/dev/stdin of no task: %+v", x.Kernel)
+	}
+
+	// The terminal of whoever asks is not a task's; a task's own is.
+	d := startOnTerminal(t, exec.Command("sh", "-i"))
+	d.send("thenforce explain --jail " + id + " $(tty); echo code=$?\n")
+	d.expect(`code=3\r`)
+	d.send("sleep 1000 & echo $! >" + group + "/cgroup.procs; thenforce explain --jail " + id + " $(tty); echo code=$?\n")
+	d.expect(`code=0\r`)
+	d.send("thenforce explain --jail " + id + " --op write /dev/stdout; echo code=$?; kill %1\n")
+	d.expect(`code=0\r`)
+}

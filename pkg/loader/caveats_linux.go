@@ -74,8 +74,13 @@ func processesIn(cgroup string) ([]int, error) {
 func (e *Enforcer) caveatsOf(j *Jail, pid int) ([]Caveat, error) {
 	var all []Caveat
 	proc := fmt.Sprintf("/proc/%d/", pid)
+	task, err := openTask(proc)
+	if err != nil {
+		return nil, err
+	}
+	defer task.Close()
 	look := func(kind, link string, as judging, need engine.Rights) error {
-		allowed, err := e.wouldAllow(j, proc+link, as, need)
+		allowed, err := e.wouldAllow(j, task, proc+link, as, need)
 		if err != nil || allowed {
 			return err
 		}
@@ -119,14 +124,14 @@ func (e *Enforcer) caveatsOf(j *Jail, pid int) ([]Caveat, error) {
 }
 
 // wouldAllow asks whether the jail would let its tasks open what a link of /proc leads to.
-func (e *Enforcer) wouldAllow(j *Jail, link string, as judging, need engine.Rights) (bool, error) {
+func (e *Enforcer) wouldAllow(j *Jail, task *Task, link string, as judging, need engine.Rights) (bool, error) {
 	fd, err := unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false, &fs.PathError{Op: "open", Path: link, Err: err}
 	}
 	f := os.NewFile(uintptr(fd), link)
 	defer f.Close()
-	v, err := e.judge(j.slot, f, as, need)
+	v, err := e.judge(j.slot, task, f, as, need)
 	return v.code == codeNames[0], err
 }
 

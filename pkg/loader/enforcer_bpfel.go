@@ -215,6 +215,7 @@ const (
 	enforcerTfJudgeAsTF_JUDGE_FILE   enforcerTfJudgeAs = 0
 	enforcerTfJudgeAsTF_JUDGE_OBJECT enforcerTfJudgeAs = 1
 	enforcerTfJudgeAsTF_JUDGE_NAME   enforcerTfJudgeAs = 2
+	enforcerTfJudgeAsTF_JUDGE_LINK   enforcerTfJudgeAs = 3
 )
 
 type enforcerTfJudging struct {
@@ -228,6 +229,8 @@ type enforcerTfJudging struct {
 	Rights uint32
 	Found  uint32
 	Key    enforcerTfGrantKey
+	Task   int32
+	Pad    uint32
 }
 
 type enforcerTfLearning struct {

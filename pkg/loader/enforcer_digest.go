@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "75f3003a90cad58c1b50a4c6c5704c468de715bf7619b6b1410005a0cb6d0c7b"
+const objectDigest = "1d9e95eba0d076d7d65a2e5f72f3e9f2238143ccadf3a39fa55e9539c08d2680"

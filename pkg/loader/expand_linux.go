@@ -103,7 +103,7 @@ func (e *Enforcer) expandable(j *Jail, object *os.File, rights engine.Rights) (I
 	if err := guard.check(object.Name(), id, rights); err != nil {
 		return id, err
 	}
-	v, err := e.judge(j.slot, object, judgeObject, engine.None)
+	v, err := e.judge(j.slot, nil, object, judgeObject, engine.None)
 	switch {
 	case err != nil:
 		return id, err
@@ -336,6 +336,7 @@ const (
 	judgeFile   = judging(enforcerTfJudgeAsTF_JUDGE_FILE)
 	judgeObject = judging(enforcerTfJudgeAsTF_JUDGE_OBJECT)
 	judgeName   = judging(enforcerTfJudgeAsTF_JUDGE_NAME)
+	judgeLink   = judging(enforcerTfJudgeAsTF_JUDGE_LINK)
 )
 
 // judgement is what the kernel programs answer for a jail and an object.
@@ -345,9 +346,13 @@ type judgement struct {
 	grant  *enforcerTfGrantKey // the one that decided; nil where none did
 }
 
-// judge asks the kernel what a jail's tasks may do with an open object. Nothing is counted or recorded.
-func (e *Enforcer) judge(slot int, object *os.File, as judging, need engine.Rights) (judgement, error) {
-	out := enforcerTfJudging{Fd: int32(object.Fd()), Slot: uint32(slot), As: uint32(as), Need: uint32(need)}
+// judge asks the kernel what a jail's tasks may do with an open object: a certain one, whose terminal is its own to use, or
+// any, for nil. Nothing is counted or recorded.
+func (e *Enforcer) judge(slot int, task *Task, object *os.File, as judging, need engine.Rights) (judgement, error) {
+	out := enforcerTfJudging{Fd: int32(object.Fd()), Slot: uint32(slot), As: uint32(as), Need: uint32(need), Task: -1}
+	if task != nil {
+		out.Task = int32(task.proc.Fd())
+	}
 	runtime.LockOSThread() // the program looks into the thread's own descriptor table
 	defer runtime.UnlockOSThread()
 	err := runProgram(e.judgeProgram, &out)

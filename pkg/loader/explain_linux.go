@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	"github.com/thenforce/thenforce/pkg/engine"
-	"golang.org/x/sys/unix"
 )
 
 // Opinion is what the kernel programs answer about one operation by the tasks of a jail.
@@ -21,6 +20,10 @@ type Opinion struct {
 	Object string
 	// Missing says that nothing is there. Then nobody was asked whether the name is denied.
 	Missing bool
+	// Link says that the object is a symbolic link on the path, which the jail does not follow.
+	Link bool
+	// Monitored says that the jail that denies is in monitor mode: what it denies is let go.
+	Monitored bool
 	// Jail is the id of the jail that answered: a jail around the one that was asked has to agree.
 	Jail    string
 	Allowed bool
@@ -33,21 +36,35 @@ type Opinion struct {
 	Grant *GrantInfo
 }
 
-// Explain asks the kernel programs what they would answer if a task of the jail did op to what is at path, which is below
-// root where one is given. Nothing is counted, recorded or changed.
-func (e *Enforcer) Explain(j *Jail, root *os.File, path string, op engine.Op) (*Opinion, error) {
-	questions, err := questionsOf(root, path, op)
+// Explain asks the kernel programs what they would answer if a task of the jail did op to what it finds at path. task is
+// [Jail.Task]'s; nil for one with the host's root and no terminal. Nothing is counted, recorded or changed.
+func (e *Enforcer) Explain(j *Jail, task *Task, path string, op engine.Op) (*Opinion, error) {
+	f := finder{task: task}
+	if e.chainRefusesLinks(j.slot) {
+		f.follows = func(link *os.File) error {
+			o, err := e.opinion(j.slot, task, kernelQuestion{object: link, as: judgeLink})
+			if err == nil && !o.Allowed && !o.Monitored {
+				o.Link = true
+				err = &refusedLink{o}
+			}
+			return err
+		}
+	}
+	questions, err := questionsOf(&f, path, op)
 	defer func() {
 		for _, q := range questions {
 			q.object.Close()
 		}
 	}()
+	if refused := (*refusedLink)(nil); errors.As(err, &refused) {
+		return refused.opinion, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	var last *Opinion
 	for _, q := range questions {
-		o, err := e.opinion(j.slot, q)
+		o, err := e.opinion(j.slot, task, q)
 		if err != nil {
 			return nil, err
 		}
@@ -59,6 +76,27 @@ func (e *Enforcer) Explain(j *Jail, root *os.File, path string, op engine.Op) (*
 	return last, nil
 }
 
+// refusedLink is what ends a search at a link that the jail does not follow.
+type refusedLink struct{ opinion *Opinion }
+
+func (r *refusedLink) Error() string { return "the jail does not follow " + r.opinion.Object }
+
+// chainRefusesLinks reports whether a jail, or one around it, does not follow the links of its own trees.
+func (e *Enforcer) chainRefusesLinks(slot int) bool {
+	for range int(enforcerTfLimitTF_MAX_INNER) {
+		s := &e.jailSlots[slot]
+		if atomic.LoadUint32(&s.Flags)&noSymlinks != 0 {
+			return true
+		}
+		parent := atomic.LoadUint32(&s.Parent)
+		if parent == 0 {
+			break
+		}
+		slot = int(parent) - 1
+	}
+	return false
+}
+
 // kernelQuestion is one thing that the programs judge in an operation.
 type kernelQuestion struct {
 	object  *os.File
@@ -68,10 +106,10 @@ type kernelQuestion struct {
 }
 
 // questionsOf lists what the hooks ask about an operation, as bpf/ has it.
-func questionsOf(root *os.File, path string, op engine.Op) (list []kernelQuestion, err error) {
+func questionsOf(f *finder, path string, op engine.Op) (list []kernelQuestion, err error) {
 	// Where a name is taken away or made, the object is what has it, link or not.
 	ofName := op == engine.OpDelete || op == engine.OpRename || op == engine.OpLink || op == engine.OpCreate
-	object, err := openIn(root, path, !ofName)
+	object, err := f.open(path, !ofName)
 	missing := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !missing {
 		return nil, err
@@ -106,7 +144,7 @@ func questionsOf(root *os.File, path string, op engine.Op) (list []kernelQuestio
 		return nil, fmt.Errorf("operation %q is not known", op)
 	}
 	if op == engine.OpCreate || op == engine.OpRename || op == engine.OpLink {
-		dir, err := openIn(root, filepath.Dir(path), true)
+		dir, err := f.open(filepath.Dir(path), true)
 		if err != nil {
 			return list, err
 		}
@@ -115,30 +153,9 @@ func questionsOf(root *os.File, path string, op engine.Op) (list []kernelQuestio
 	return list, nil
 }
 
-// openIn opens what is at a path for a question, as a task with that root would find it.
-func openIn(root *os.File, path string, follow bool) (*os.File, error) {
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC}
-	if !follow {
-		how.Flags |= unix.O_NOFOLLOW
-	}
-	dir := unix.AT_FDCWD
-	if root != nil {
-		dir, how.Resolve = int(root.Fd()), unix.RESOLVE_IN_ROOT
-	}
-	for {
-		fd, err := unix.Openat2(dir, path, &how)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
-			continue
-		}
-		if err != nil {
-			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-		}
-		return os.NewFile(uintptr(fd), path), nil
-	}
-}
-
-// opinion asks one jail, and those around it as long as they allow.
-func (e *Enforcer) opinion(slot int, q kernelQuestion) (*Opinion, error) {
+// opinion asks one jail and those around it, as the programs do (ask_every_jail): the first that enforces and denies has
+// the answer, else the first that would deny if it were not monitored.
+func (e *Enforcer) opinion(slot int, task *Task, q kernelQuestion) (*Opinion, error) {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", q.object.Fd()))
 	if err != nil {
 		return nil, err
@@ -146,7 +163,7 @@ func (e *Enforcer) opinion(slot int, q kernelQuestion) (*Opinion, error) {
 	var first *Opinion
 	for range int(enforcerTfLimitTF_MAX_INNER) {
 		s := &e.jailSlots[slot]
-		answer, err := e.judge(slot, q.object, q.as, q.need)
+		answer, err := e.judge(slot, task, q.object, q.as, q.need)
 		if err != nil {
 			return nil, err
 		}
@@ -154,11 +171,12 @@ func (e *Enforcer) opinion(slot int, q kernelQuestion) (*Opinion, error) {
 		if o.Grant, err = e.grantOf(s, answer.grant); err != nil {
 			return nil, err
 		}
-		if first == nil || !o.Allowed {
+		o.Monitored = !o.Allowed && isMonitored(atomic.LoadUint32(&s.Flags))
+		if first == nil || !o.Allowed && (first.Allowed || !o.Monitored) {
 			first = o
 		}
 		parent := atomic.LoadUint32(&s.Parent)
-		if !o.Allowed || parent == 0 {
+		if parent == 0 || !o.Allowed && !o.Monitored {
 			break
 		}
 		slot = int(parent) - 1
@@ -216,30 +234,4 @@ func (e *Enforcer) RecordedExpansions(j *Jail, path string) (*engine.Registry, e
 		return nil, err
 	}
 	return engine.NewRegistry(activation, recorded...), nil
-}
-
-// Task finds some task of the jail and opens its root directory, in its mount namespace; nil where there is no task.
-func (j *Jail) Task() (root *os.File, pid string, err error) {
-	err = filepath.WalkDir(j.Cgroup, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.Name() != "cgroup.procs" {
-			return nil // a cgroup that went meanwhile has no task
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return nil
-		}
-		for number := range strings.FieldsSeq(string(text)) {
-			f, err := os.OpenFile(filepath.Join("/proc", number, "root"), unix.O_PATH|unix.O_DIRECTORY, 0)
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-				continue // it ended
-			}
-			if err != nil {
-				return err
-			}
-			root, pid = f, number
-			return filepath.SkipAll
-		}
-		return nil
-	})
-	return root, pid, err
 }

@@ -651,7 +651,7 @@ func TestJudge(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := c.e.judge(c.jail.slot, f, row.as, row.need)
+		got, err := c.e.judge(c.jail.slot, nil, f, row.as, row.need)
 		f.Close()
 		if err != nil || got.code != row.code {
 			t.Errorf("%s: %+v, %v; want %s", row.path, got, err, row.code)
