@@ -595,6 +595,9 @@ func TestStatusReadsBack(t *testing.T) {
 	if err := c.e.grants.Delete(extra); err != nil {
 		t.Fatal(err)
 	}
+	atomic.OrUint32(&s.Flags, uint32(enforcerTfJailFlagTF_JAIL_PENDING)) // then none of its tasks is judged
+	wantMismatch("waiting for a container")
+	atomic.AndUint32(&s.Flags, ^uint32(enforcerTfJailFlagTF_JAIL_PENDING))
 	var member enforcerTfMember
 	if err := c.e.members.Lookup(c.jail.CgroupID, &member); err != nil {
 		t.Fatal(err)

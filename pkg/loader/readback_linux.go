@@ -48,6 +48,13 @@ func (e *Enforcer) compareMaps() []string {
 			wrong = append(wrong, fmt.Sprintf("jail %s: what was written for it cannot be told: %v", formatID(s.Id), err))
 			continue
 		}
+		flags := atomic.LoadUint32(&s.Flags)
+		if flags&partial != 0 {
+			wrong = append(wrong, fmt.Sprintf("jail %s: it does not hold for all of its cgroup", h.ID))
+		}
+		if flags&uint32(enforcerTfJailFlagTF_JAIL_PENDING) != 0 && !h.Contained {
+			wrong = append(wrong, fmt.Sprintf("jail %s: it waits for a container to start, and is none's", h.ID))
+		}
 		if held[atomic.LoadUint32(&s.Policy)] != h.Digest && !e.holdsExactly(h, s.Policy) {
 			wrong = append(wrong, fmt.Sprintf("jail %s: its grants are not those that were written", h.ID))
 		}
