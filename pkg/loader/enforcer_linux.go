@@ -651,6 +651,11 @@ func (e *Enforcer) report(s *engine.EnforcementStatus, locked bool) {
 		s.Add(engine.CanaryFailed, "the kernel skipped programs while they ran on the same CPU: "+strings.Join(skipped, ", ")+
 			" (boot with preempt=voluntary, or a kernel that has commit 271de525e1d7)")
 	}
+	if replaced, err := e.replaced(now); err != nil {
+		s.Add(engine.CanaryFailed, "whether other programs replace functions of the attached ones cannot be found out: "+err.Error())
+	} else if len(replaced) > 0 {
+		s.Add(engine.CanaryFailed, "other programs replace functions of the attached ones (bpftool link list): "+strings.Join(replaced, ", "))
+	}
 	for _, slot := range e.liveSlots() {
 		s.Jails++
 		s.Events.Lost += atomic.LoadUint64(&e.jailSlots[slot].Lost)
@@ -713,6 +718,21 @@ func (e *Enforcer) attached() (entries []enforcerTfProofEntry, lost, skipped []s
 		}
 	}
 	return entries, lost, skipped
+}
+
+// replaced names what is attached and has functions that another BPF user has replaced.
+func (e *Enforcer) replaced(now []enforcerTfProofEntry) (names []string, err error) {
+	own := map[uint32]bool{}
+	for _, entry := range now {
+		own[entry.Link] = true
+	}
+	programs, err := replacements(own)
+	for i, entry := range now {
+		if entry.Program != 0 && slices.Contains(programs, entry.Program) {
+			names = append(names, attachments[i].name)
+		}
+	}
+	return names, err
 }
 
 // validProof reads the record of the last passed canaries. It is valid for exactly what is attached now.

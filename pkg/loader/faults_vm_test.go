@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/thenforce/thenforce/pkg/engine"
 	"golang.org/x/sys/unix"
@@ -338,5 +340,64 @@ func TestLearnNothing(t *testing.T) {
 		if !errors.As(err, &unverified) || unverified.Reasons[0].Code != engine.DeviceUnobserved || id != (Identity{}) {
 			t.Errorf("%s: %+v, %v", how, id, err)
 		}
+	}
+}
+
+// Another BPF user may replace a function of a program that is attached: its id, its link and its digest stay.
+func TestReplacedFunction(t *testing.T) {
+	e := openVerified(t)
+	object, err := loadEnforcer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const function = "tf_settle" // which says whether an answer denies
+	var fn *btf.Func
+	for _, ins := range object.Programs["tf_file_open"].Instructions {
+		if ins.Symbol() == function {
+			fn = btf.FuncMetadata(&ins)
+		}
+	}
+	p, err := readPin(filepath.Join(e.opts.pins(), linkPrefix+"file_open"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := ebpf.NewProgramFromID(ebpf.ProgramID(p.program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.Close()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "allow", Type: ebpf.Extension, AttachTo: function, AttachTarget: target, License: "GPL",
+		Instructions: asm.Instructions{btf.WithFuncMetadata(asm.Mov.Imm(asm.R0, 0).WithSymbol(function), fn), asm.Return()},
+	})
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	defer program.Close()
+	l, err := link.AttachFreplace(target, function, program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dir := tmpfsIn(t)
+	if err := errors.Join(os.Mkdir(dir+"/in", 0o755), os.WriteFile(dir+"/file", nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	_, child := jailed(t, e, engine.AllowedSets{
+		Workspace: engine.WorkspaceIdentity{CanonicalRoot: dir + "/in"},
+		Objects:   []engine.Object{{Path: dir + "/in", Rights: engine.AllRights, Source: engine.SourceWorkspace}},
+	})
+	if errno, err := child.do([]string{"open", dir + "/file"}); err != nil || errno != noErrno {
+		t.Errorf("open outside: %s, %v: nothing is replaced, and this shows nothing", errnoName(errno), err)
+	}
+	wantReason(t, engine.CanaryFailed, "replace functions of the attached ones (bpftool link list): file_open")
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if errno, err := child.do([]string{"open", dir + "/file"}); err != nil || errno != eacces {
+		t.Errorf("open outside: %s, %v", errnoName(errno), err)
+	}
+	if status := Inspect(Options{}); status.State != engine.Verified {
+		t.Error(status.Reasons)
 	}
 }

@@ -109,9 +109,68 @@ func mayListPrograms() error {
 	return nil // there are some, or none; what else is wrong shows where it matters
 }
 
-func programByID(id uint32) (int, error) {
+func programByID(id uint32) (int, error) { return byID(unix.BPF_PROG_GET_FD_BY_ID, id) }
+
+// byID opens a program or a link.
+func byID(cmd uintptr, id uint32) (int, error) {
 	attr := struct{ id, next, flags uint32 }{id: id}
-	return bpf(unix.BPF_PROG_GET_FD_BY_ID, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	return bpf(cmd, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+}
+
+// replacements looks through all links for those that put another function in the place of one of a program's own, and
+// gives the programs: BPF_PROG_TYPE_EXT, see bpf_tracing_prog_attach in the kernel's kernel/bpf/syscall.c. Nothing about
+// the program itself tells. own are the links that need no look, the programs' own ones.
+func replacements(own map[uint32]bool) (programs []uint32, err error) {
+	attr := struct{ start, next, flags uint32 }{}
+	for {
+		_, err := bpf(unix.BPF_LINK_GET_NEXT_ID, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+		if errors.Is(err, unix.ENOENT) {
+			return programs, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		attr.start = attr.next
+		if own[attr.next] {
+			continue
+		}
+		target, err := replacedBy(attr.next)
+		if err != nil && !errors.Is(err, unix.ENOENT) { // else it ended meanwhile
+			return nil, err
+		}
+		if target != 0 {
+			programs = append(programs, target)
+		}
+	}
+}
+
+// replacedBy gives the program of which a link replaces a function; 0: the link is of another kind.
+func replacedBy(id uint32) (program uint32, err error) {
+	fd, err := byID(unix.BPF_LINK_GET_FD_BY_ID, id)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	var link [32]byte // struct bpf_link_info: type, id, prog_id, and of a tracing one at 16: attach_type, target_obj_id
+	if err := objectInfo(fd, link[:]); err != nil {
+		return 0, err
+	}
+	if binary.NativeEndian.Uint32(link[:]) != unix.BPF_LINK_TYPE_TRACING {
+		return 0, nil
+	}
+	prog, err := programByID(binary.NativeEndian.Uint32(link[8:]))
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(prog)
+	var info [4]byte // struct bpf_prog_info: type
+	if err := objectInfo(prog, info[:]); err != nil {
+		return 0, err
+	}
+	if binary.NativeEndian.Uint32(info[:]) != unix.BPF_PROG_TYPE_EXT {
+		return 0, nil
+	}
+	return binary.NativeEndian.Uint32(link[20:]), nil
 }
 
 // runProgram runs a program of type BPF_PROG_TYPE_SYSCALL on the calling thread. It reads and writes its context in place.
