@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -448,4 +449,23 @@ func TestExpiryByTimeSinceBoot(t *testing.T) {
 		t.Errorf("a second time: %v", r)
 	}
 	try("after that", "no")
+}
+
+// A time namespace has a clock of its own, and an expansion ends by the kernel's.
+func TestProfileFullTimeNamespace(t *testing.T) {
+	p := newPlace(t)
+	if err := errors.Join(os.Mkdir(p.base+"/ro", 0o755), os.WriteFile(p.base+"/ro/file", nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	id := newJail(t, p, newCgroup(t), "--grant", p.base+"/ro:ro")
+	for _, start := range []string{"0", "1000000"} {
+		cmd := exec.Command("unshare", "--time", "--boottime", start, "--fork", "thenforce", "jail", "grant", id, p.base+"/ro/file",
+			"--actions", "write_file", "--expires", "4s", "--reason", "a test")
+		if r := finish(t, cmd); r.code != 0 {
+			t.Fatal(r)
+		}
+		wantIn(t, id, "echo >>"+p.base+"/ro/file && echo wrote", 0, "wrote\n")
+		time.Sleep(5 * time.Second)
+		wantIn(t, id, "echo >>"+p.base+"/ro/file || echo denied", 0, "denied\n")
+	}
 }

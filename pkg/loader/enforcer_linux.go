@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -801,11 +802,34 @@ func buildDigest() (digest [32]byte) {
 // bug is for states that no input and no kernel can bring about.
 func bug(what string) error { return fmt.Errorf("bug in thenforce: %s; please report it", what) }
 
-// bootTime is now on the clock that grants expire by.
+// bootTime is now on the clock that grants expire by, the kernel's own: in a time namespace clock_gettime(2) tells another.
+// 0: it cannot be found out.
 func bootTime() uint64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		return 0
 	}
-	return uint64(ts.Nano())
+	offset, err := bootOffset()
+	if err != nil {
+		return 0
+	}
+	return uint64(ts.Nano() - offset)
 }
+
+// bootOffset is what this process's time namespace adds to the time since boot, see time_namespaces(7).
+var bootOffset = sync.OnceValues(func() (int64, error) {
+	text, err := os.ReadFile("/proc/self/timens_offsets")
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil // a kernel without time namespaces
+	}
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		var seconds, nanoseconds int64
+		if n, _ := fmt.Sscanf(line, "boottime %d %d", &seconds, &nanoseconds); n == 2 {
+			return seconds*int64(time.Second) + nanoseconds, nil
+		}
+	}
+	return 0, errors.New("read /proc/self/timens_offsets: no line for the time since boot")
+})
