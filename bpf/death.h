@@ -71,10 +71,12 @@ static long bury_expansions(void *map __attribute__((unused)), const struct tf_g
 
 /*
  * The file system is gone. The next one may get its device number: a disk with the same inodes (a clone has the same
- * generations as well), or an overlay, whose numbers are taken from a common pool.
+ * generations as well), or an overlay, whose numbers are taken from a common pool. A hook and not the function that calls
+ * it (generic_shutdown_super), for a kernel that preempts skips a program of a function which is already at work on that
+ * CPU, and this one takes long.
  */
-SEC("fentry/generic_shutdown_super")
-int tf_generic_shutdown_super(unsigned long long *ctx)
+SEC("lsm/sb_delete")
+int tf_sb_delete(unsigned long long *ctx)
 {
 	struct super_block *sb = (void *)ctx[0];
 	__u32 dev = sb->s_dev;

@@ -56,7 +56,7 @@
  * cgroup_mkdir    (tracepoint) a cgroup made inside a jail is a member before any task can enter it
  * cgroup_rmdir    (tracepoint) a removed cgroup is forgotten
  * d_delete, vfs_rename (functions) a granted object that is removed or overwritten is no longer granted
- * generic_shutdown_super (function) nor are those of a file system that is unmounted
+ * sb_delete       nor are those of a file system that is unmounted
  * devpts_pty_kill (function) a pseudo terminal that is gone is forgotten
  * tf_learn        (run by the loader) tells the identity of an open descriptor
  * tf_judge        (run by the loader) answers for a jail what its tasks may do with an open descriptor's object

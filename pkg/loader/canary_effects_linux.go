@@ -224,7 +224,7 @@ func (e *Enforcer) proveDeath(base, cgroups string) (err error) {
 	}{
 		{"d_delete", removed, func() error { return unix.Rmdir(removed) }},
 		{"vfs_rename", overwritten, func() error { return unix.Rename(other, overwritten) }},
-		{"generic_shutdown_super", last, func() error {
+		{"sb_delete", last, func() error {
 			err := unix.Unmount(dir, 0)
 			mounted = err != nil
 			return err

@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file.
-const objectDigest = "1d9e95eba0d076d7d65a2e5f72f3e9f2238143ccadf3a39fa55e9539c08d2680"
+const objectDigest = "f32ac17cf2699f97115f8d7c051413221d20ae2b2ab65d4793e3ed4ea6b9de9c"

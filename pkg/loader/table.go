@@ -130,7 +130,7 @@ var attachments = func() []attachment {
 		{name: "sched_process_free", kind: tracepoint},
 		{name: "d_delete", kind: function},
 		{name: "vfs_rename", kind: functionExit},
-		{name: "generic_shutdown_super", kind: function},
+		{name: "sb_delete", kind: lsmHook},
 	} {
 		a.hook, a.programs = -1, map[int]string{0: "tf_" + a.name}
 		list = append(list, a)
