@@ -6,9 +6,11 @@ import (
 	"github.com/thenforce/thenforce/pkg/loader"
 )
 
-func (a *app) commands() []*cobra.Command {
-	return []*cobra.Command{
-		a.runCommand(), a.checkCommand(), a.explainCommand(), a.policyCommand(), a.reportCommand(), a.engineCommand(), a.statusCommand(), a.jailCommand(), a.eventsCommand(), a.hookCommand(), a.unloadCommand(),
+func (a *app) commands() map[string]func() *cobra.Command {
+	return map[string]func() *cobra.Command{
+		"run": a.runCommand, "check": a.checkCommand, "explain": a.explainCommand, "policy": a.policyCommand,
+		"report": a.reportCommand, "engine": a.engineCommand, "status": a.statusCommand, "jail": a.jailCommand,
+		"events": a.eventsCommand, "hook": a.hookCommand, "unload": a.unloadCommand,
 	}
 }
 

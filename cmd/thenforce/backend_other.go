@@ -13,12 +13,13 @@ import (
 	"github.com/thenforce/thenforce/pkg/fallback"
 )
 
-func (a *app) commands() []*cobra.Command {
-	commands := []*cobra.Command{
-		a.runCommand(), a.checkCommand(), a.explainCommand(), a.policyCommand(), a.reportCommand(), a.engineCommand(), a.statusCommand(),
+func (a *app) commands() map[string]func() *cobra.Command {
+	commands := map[string]func() *cobra.Command{
+		"run": a.runCommand, "check": a.checkCommand, "explain": a.explainCommand, "policy": a.policyCommand,
+		"report": a.reportCommand, "engine": a.engineCommand, "status": a.statusCommand,
 	}
 	for _, name := range []string{"jail", "events", "hook", "unload"} {
-		commands = append(commands, needsLinux(name))
+		commands[name] = func() *cobra.Command { return needsLinux(name) }
 	}
 	return commands
 }

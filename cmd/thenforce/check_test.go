@@ -150,7 +150,7 @@ func TestScanExit(t *testing.T) {
 func TestAllowedOnlyWhereVerified(t *testing.T) {
 	t.Chdir(t.TempDir())
 	q := question{op: "write"}
-	q.register(newApp().root)
+	q.register(newApp(nil).root)
 	e, err := q.open()
 	if err != nil {
 		t.Fatal(err)

@@ -52,7 +52,7 @@ func usage(err error) error {
 }
 
 func main() {
-	app := newApp()
+	app := newApp(os.Args[1:])
 	os.Exit(app.execute(os.Args[1:]))
 }
 
@@ -68,7 +68,9 @@ type app struct {
 // extra are commands of builds with tags.
 var extra []func(*app) *cobra.Command
 
-func newApp() *app {
+// newApp makes the program for a command line. Where its first word is a command, that one is all it has: to make all of
+// them, with their flags, is a good part of what starting one costs.
+func newApp(args []string) *app {
 	a := &app{}
 	a.root = &cobra.Command{
 		Use:   "thenforce",
@@ -95,7 +97,15 @@ Try it:  thenforce run --workspace . -- sh`,
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "print nothing but data and errors")
 	flags.StringVar(&a.level, "log-level", "warning", "least level of messages: error, warning, info or debug")
 	flags.StringVar(&a.form, "log-format", "text", "form of messages on stderr: text or json")
-	a.root.AddCommand(a.commands()...)
+	commands := a.commands()
+	if len(args) > 0 && commands[args[0]] != nil {
+		a.root.AddCommand(commands[args[0]]())
+		a.root.CompletionOptions.DisableDefaultCmd = true
+		return a
+	}
+	for _, command := range commands {
+		a.root.AddCommand(command()) // sorted by name where they are listed
+	}
 	for _, command := range extra {
 		a.root.AddCommand(command(a))
 	}
