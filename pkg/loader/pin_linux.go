@@ -16,7 +16,8 @@ import (
 // What is attached is asked for at every start, for each of some fifty links, and every object of a policy is learnt.
 // cilium/ebpf's LoadPinnedLink and Program.Info ask for much more than is needed here (types, map ids, instructions), and
 // its Program.Run loads programs to see whether it may; that came to half of what a start costs. So these bpf(2) commands
-// are called directly. See bpf(2) and linux/bpf.h for the layouts.
+// are called directly. See bpf(2) and linux/bpf.h for the layouts. Addresses in them are pointers, not numbers: what they
+// lead to may lie on a goroutine's stack, and where that moves the runtime changes pointers only.
 
 // pinned is what a pinned link runs.
 type pinned struct {
@@ -89,10 +90,10 @@ func openPin(path string) (int, error) {
 		return -1, err
 	}
 	attr := struct {
-		path  uint64
+		path  unsafe.Pointer
 		fd    uint32
 		flags uint32
-	}{path: uint64(uintptr(unsafe.Pointer(name)))}
+	}{path: unsafe.Pointer(name)}
 	fd, err := bpf(unix.BPF_OBJ_GET, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	runtime.KeepAlive(name)
 	return fd, err
@@ -180,9 +181,9 @@ func runProgram[T any](program *ebpf.Program, context *T) error {
 		in, out                     uint64
 		repeat, duration            uint32
 		contextSize, contextOutSize uint32
-		context, contextOut         uint64
+		context, contextOut         unsafe.Pointer
 		flags, cpu, batch, pad      uint32
-	}{fd: uint32(program.FD()), contextSize: uint32(unsafe.Sizeof(*context)), context: uint64(uintptr(unsafe.Pointer(context)))}
+	}{fd: uint32(program.FD()), contextSize: uint32(unsafe.Sizeof(*context)), context: unsafe.Pointer(context)}
 	_, err := bpf(unix.BPF_PROG_TEST_RUN, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	runtime.KeepAlive(context)
 	return err
@@ -191,8 +192,8 @@ func runProgram[T any](program *ebpf.Program, context *T) error {
 func objectInfo(fd int, info []byte) error {
 	attr := struct {
 		fd, size uint32
-		info     uint64
-	}{fd: uint32(fd), size: uint32(len(info)), info: uint64(uintptr(unsafe.Pointer(&info[0])))}
+		info     unsafe.Pointer
+	}{fd: uint32(fd), size: uint32(len(info)), info: unsafe.Pointer(&info[0])}
 	_, err := bpf(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	runtime.KeepAlive(info)
 	return err
