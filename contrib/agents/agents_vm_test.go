@@ -3,7 +3,6 @@
 package agents
 
 import (
-	"embed"
 	"errors"
 	"fmt"
 	"net"
@@ -14,9 +13,6 @@ import (
 	"testing"
 	"time"
 )
-
-//go:embed *.yaml
-var policies embed.FS
 
 // setUp makes the user, the directories and files that a test names, all the user's, and gives the policy's path.
 func setUp(t *testing.T, policy, user, home string, files map[string]string) string {
@@ -40,7 +36,7 @@ func setUp(t *testing.T, policy, user, home string, files map[string]string) str
 			t.Fatal(err)
 		}
 	}
-	text, err := policies.ReadFile(policy)
+	text, err := Files.ReadFile(policy)
 	if err != nil {
 		t.Fatal(err)
 	}

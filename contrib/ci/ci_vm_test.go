@@ -3,7 +3,6 @@
 package ci
 
 import (
-	"embed"
 	"errors"
 	"fmt"
 	"os"
@@ -19,12 +18,9 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-//go:embed action.yml gitlab-ci.yml sudoers thenforce-ci
-var files embed.FS
-
 func file(t *testing.T, name string) []byte {
 	t.Helper()
-	text, err := files.ReadFile(name)
+	text, err := Files.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@
 package containers
 
 import (
-	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,18 +16,15 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-//go:embed hook.yaml policies thenforce-runc
-var files embed.FS
-
 // install copies the files to where their first lines say.
 func install(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() { os.RemoveAll("/etc/thenforce") })
-	err := fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(Files, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		text, err := files.ReadFile(name)
+		text, err := Files.ReadFile(name)
 		if err != nil {
 			return err
 		}
