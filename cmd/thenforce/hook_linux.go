@@ -168,7 +168,7 @@ func runHook() error {
 	}
 	if err := status.Err(); err != nil {
 		if !settings.AllowUnverified {
-			return fmt.Errorf("container %s: %w", state.ID, err)
+			return fmt.Errorf("container %s: %w", state.ID, withFix(err))
 		}
 		logrus.Warnf("container %s: %v: it is NOT reliably confined", state.ID, err)
 		if enforcer == nil {

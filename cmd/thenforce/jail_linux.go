@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -149,7 +150,28 @@ func openVerified(allowUnverified bool) (*loader.Enforcer, error) {
 	if enforcer != nil {
 		enforcer.Close()
 	}
-	return nil, exit(exitUnverified, unproven)
+	return nil, exit(exitUnverified, withFix(unproven))
+}
+
+// withFix adds to an error that says why enforcement is unverified what can be done about it.
+func withFix(err error) error {
+	if fix := fixOf(err); fix != "" {
+		return fmt.Errorf("%w; fix: %s", err, fix)
+	}
+	return err
+}
+
+// fixOf gives the fix of the first reason that has one, or nothing.
+func fixOf(err error) string {
+	var unverified *engine.UnverifiedError
+	if errors.As(err, &unverified) {
+		for _, reason := range unverified.Reasons {
+			if reason.Blocking && reason.Fix != "" {
+				return reason.Fix
+			}
+		}
+	}
+	return ""
 }
 
 // openAny opens the enforcer to look at jails or end them, whatever its state. Nothing loaded means no jails: nil.

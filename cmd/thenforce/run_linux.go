@@ -445,13 +445,8 @@ func count(n uint64, what string) string {
 
 // advise adds what to do to errors that stop a run at its start.
 func (r *run) advise(err error) error {
-	var unverified *engine.UnverifiedError
-	if errors.As(err, &unverified) {
-		for _, reason := range unverified.Reasons {
-			if reason.Blocking && reason.Fix != "" {
-				return fmt.Errorf("%w; fix: %s; or go on unconfined with --allow-unverified", err, reason.Fix)
-			}
-		}
+	if fixOf(err) != "" {
+		return fmt.Errorf("%w; or go on unconfined with --allow-unverified", withFix(err))
 	}
 	var command *supervise.CommandError
 	if errors.As(err, &command) && errors.Is(err, os.ErrPermission) && command.Path != "" && r.jail != nil && !r.granted(command.Path) {
