@@ -1,6 +1,8 @@
 package loader
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,10 +19,33 @@ func isRunGroup(name string) bool {
 	return len(name) == 12 && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// collectFiles removes what a killed process was writing, and the folder that its canaries' file system was mounted on.
+// collectFiles removes what a killed process was writing, the folder that its canaries' file system was mounted on, and the
+// programs that it had replaced or was about to bring into force.
 func (e *Enforcer) collectFiles() {
+	e.endUpgrade()
 	os.Remove(e.asidePath())
 	os.Remove(e.canaryDir())
+}
+
+// collectRecords removes those of canaries that are in no map of this enforcer: a rehearsal's, whose maps are gone. Other
+// records that it does not know may be another version's.
+func (e *Enforcer) collectRecords() {
+	policies, err := filepath.Glob(e.policyPath("*"))
+	if err != nil {
+		return
+	}
+	for _, path := range policies {
+		id := strings.TrimSuffix(filepath.Base(path), filepath.Base(e.policyPath("")))
+		if e.slotOf(id) >= 0 {
+			continue
+		}
+		var h header
+		err := readJSON(e.headerPath(id), &h)
+		if err == nil && strings.HasPrefix(filepath.Base(h.Cgroup), canaryPrefix) || errors.Is(err, fs.ErrNotExist) {
+			os.Remove(e.headerPath(id))
+			os.Remove(path)
+		}
+	}
 }
 
 // collectCgroups removes the cgroups of processes that were killed before they had made a jail, or when the jail was gone

@@ -110,7 +110,7 @@ func Open(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
 	// the lock, still gets the right answer.
 	if e, err := adopt(opts); err == nil {
 		e.report(&status, false)
-		if status.Settle(); !onlyUnproven(status) && (e.isThisBuild() || status.Jails > 0) {
+		if status.Settle(); !onlyUnproven(status) && (e.isThisBuild() || hasCode(status, engine.InsideJail)) {
 			return e, status, nil
 		}
 		e.Close()
@@ -122,8 +122,7 @@ func Open(opts Options) (*Enforcer, engine.EnforcementStatus, error) {
 }
 
 // openLocked loads what is not there and proves what is not proven, or all of it. Another process may have done so
-// meanwhile. Programs of another build, with maps of the same ABI, are replaced where no jail depends on them; else
-// they stay in force.
+// meanwhile. Programs of another build with the same ABI are replaced by this one's, also under live jails.
 func openLocked(opts Options, prove bool) (*Enforcer, engine.EnforcementStatus, error) {
 	status := look(opts)
 	unlock, err := lock(opts)
@@ -132,14 +131,22 @@ func openLocked(opts Options, prove bool) (*Enforcer, engine.EnforcementStatus, 
 	}
 	defer unlock()
 	e, err := adopt(opts)
-	if err == nil && !e.isThisBuild() && len(e.liveSlots()) == 0 {
-		e.Close()
-		if err := removePins(opts.pins()); err != nil {
-			return nil, withLoadError(status, &reasonError{engine.StalePins, err}), nil
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e, err = load(opts)
+	case err == nil:
+		e.endUpgrade()
+		if e.isThisBuild() {
+			break
 		}
-		e, err = load(opts)
-	} else if errors.Is(err, fs.ErrNotExist) {
-		e, err = load(opts)
+		other := e
+		if e, err = other.upgrade(status.Cgroup.Mount); err != nil {
+			status = withLoadError(status, err)
+			other.report(&status, true)
+			status.Settle()
+			return other, status, nil
+		}
+		other.Close()
 	}
 	if err != nil {
 		return nil, withLoadError(status, err), nil
@@ -295,7 +302,21 @@ func (e *Enforcer) lockPinned() (func(), error) {
 
 // load puts the programs into the kernel and pins them. What it made is gone again when it fails: the pins become
 // visible in one rename at the end.
-func load(opts Options) (_ *Enforcer, err error) {
+func load(opts Options) (*Enforcer, error) {
+	e, err := loadStaged(opts, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Rename(opts.staging(), opts.pins()); err != nil {
+		e.Close()
+		return nil, errors.Join(fmt.Errorf("publish pins: %w", err), removePins(opts.staging()))
+	}
+	return e, nil
+}
+
+// loadStaged puts the programs into the kernel, with everything pinned in the staging folder. With live, they work on the maps
+// of that one that hold jails.
+func loadStaged(opts Options, live *Enforcer) (_ *Enforcer, err error) {
 	if err := os.MkdirAll(opts.PinRoot, 0o700); err != nil {
 		return nil, fmt.Errorf("make pin folder: %w", err)
 	}
@@ -311,7 +332,10 @@ func load(opts Options) (_ *Enforcer, err error) {
 	if err != nil {
 		return nil, err
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{})
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: live.shared()})
+	if errors.Is(err, ebpf.ErrMapIncompatible) {
+		return nil, &reasonError{engine.StalePins, err}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -330,6 +354,9 @@ func load(opts Options) (_ *Enforcer, err error) {
 	}()
 	if err := os.Mkdir(staging, 0o700); err != nil {
 		return nil, fmt.Errorf("make pin folder: %w", err)
+	}
+	if live != nil && live.wantsFollowLink() {
+		chosen[followLinkIndex()] = enforcerProgTfInodeFollowLink
 	}
 	for i, a := range attachments {
 		if chosen[i] == "" {
@@ -351,12 +378,8 @@ func load(opts Options) (_ *Enforcer, err error) {
 		}
 	}
 	for name, place := range e.maps() {
-		in := name
-		if name == globalPin {
-			in = globalSection
-		}
-		if *place = coll.DetachMap(in); *place == nil {
-			return nil, bug("no map " + in)
+		if *place = coll.DetachMap(nameInObject(name)); *place == nil {
+			return nil, bug("no map " + name)
 		}
 		if err := (*place).Pin(filepath.Join(staging, name)); err != nil {
 			return nil, fmt.Errorf("pin map %s: %w", name, err)
@@ -365,18 +388,21 @@ func load(opts Options) (_ *Enforcer, err error) {
 	if err := e.mapMemory(); err != nil {
 		return nil, err
 	}
-	for i := range attachments {
-		if chosen[i] != "" {
-			e.state.Attached[i/64] |= 1 << (i % 64)
-		}
+	if live == nil {
+		e.state.Attached = attachedIn(staging)
 	}
 	if err := e.proof.Put(uint32(0), &enforcerTfProof{Build: buildDigest()}); err != nil {
 		return nil, fmt.Errorf("write proof: %w", err)
 	}
-	if err := os.Rename(staging, opts.pins()); err != nil {
-		return nil, fmt.Errorf("publish pins: %w", err)
-	}
 	return e, nil
+}
+
+// nameInObject is how the object file calls the map of a pin.
+func nameInObject(pin string) string {
+	if pin == globalPin {
+		return globalSection
+	}
+	return pin
 }
 
 // programs is the object file with the chosen programs only. Its .bss is left out: that only holds the pointers which

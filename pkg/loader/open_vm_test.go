@@ -54,44 +54,6 @@ func TestOpenLoadsAdoptsAndProves(t *testing.T) {
 	}
 }
 
-// Programs of another build are replaced where no jail depends on them, and stay where one does.
-func TestOpenReplacesAnotherBuild(t *testing.T) {
-	e := openVerified(t)
-	before, _, _ := e.attached()
-	var proof enforcerTfProof
-	if err := e.proof.Lookup(uint32(0), &proof); err != nil {
-		t.Fatal(err)
-	}
-	proof.Build[0] ^= 1
-	if err := e.proof.Put(uint32(0), &proof); err != nil {
-		t.Fatal(err)
-	}
-	stage := newStage(t, e, tmpfsIn(t), 0)
-	kept, status, err := Open(Options{})
-	if err != nil || status.State != engine.Verified {
-		t.Fatalf("with a live jail: %v, %v", status.Reasons, err)
-	}
-	if now, _, _ := kept.attached(); now[0] != before[0] {
-		t.Error("programs were replaced under a live jail")
-	}
-	kept.Close()
-	jails, err := e.Jails() // the stage has two
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, j := range jails {
-		if err := e.DeleteJail(j.ID); err != nil {
-			t.Fatal(err)
-		}
-	}
-	replaced := openVerified(t)
-	if now, _, _ := replaced.attached(); now[0] == before[0] {
-		t.Error("programs of another build stayed though no jail needs them")
-	}
-	// The stage's own clean-up finds its jail ended.
-	stage.jail.ID = ""
-}
-
 // A required hook that was never attached, as with pins of an older build, is a reason, however good the proof.
 func TestRequiredHookNeverAttached(t *testing.T) {
 	e := openVerified(t)
