@@ -655,10 +655,12 @@ func (e *Enforcer) findID(id string) *Jail {
 	if slot < 0 || e.jailSlots[slot].Flags&uint32(enforcerTfJailFlagTF_JAIL_LIVE) == 0 {
 		return nil
 	}
-	return e.describe(slot, func(cgroup uint64) bool {
-		var member enforcerTfMember
-		return e.members.Lookup(cgroup, &member) == nil
-	})
+	return e.describe(slot, e.isMember)
+}
+
+func (e *Enforcer) isMember(cgroup uint64) bool {
+	var member enforcerTfMember
+	return e.members.Lookup(cgroup, &member) == nil
 }
 
 func find(jails []*Jail, ref string) (*Jail, error) {

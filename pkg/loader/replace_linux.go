@@ -109,11 +109,9 @@ func (e *Enforcer) Replace(ref string, spec JailSpec) (*Jail, error) {
 		if err := e.replace(j, *h, spec, p); err != nil {
 			return err
 		}
-		out, err = e.find(j.ID)
-		if err == nil {
-			out.Notices = p.notices
-		}
-		return err
+		out = e.describe(j.slot, e.isMember)
+		out.Grants, out.Denied, out.Notices = p.grants, p.denied, p.notices
+		return nil
 	})
 	return out, err
 }
@@ -145,11 +143,11 @@ type replacing struct {
 }
 
 func (e *Enforcer) replace(j *Jail, h header, spec JailSpec, p *prepared) error {
-	former, err := e.readPolicy(j.ID)
-	if err != nil {
-		return err
+	if j.Grants == nil {
+		return fmt.Errorf("replace the policy of jail %s: the record of the one it has cannot be read", j.ID)
 	}
 	s := &e.jailSlots[j.slot]
+	former := s.Policy
 	policy := atomic.AddUint32(&e.state.NextPolicy, 1)
 	r := replacing{policyRecord: *recordOf(policy, p), Header: h, Monitor: isMonitored(p.flags)}
 	r.Former.Header, r.Former.Monitor = h, isMonitored(s.Flags)
@@ -158,9 +156,9 @@ func (e *Enforcer) replace(j *Jail, h header, spec JailSpec, p *prepared) error 
 	if err := e.writeJSON(e.replacingPath(j.ID), &r); err != nil {
 		return err
 	}
-	err = e.install(policy, p)
+	err := e.install(policy, p)
 	if err == nil && r.Header.WorkspaceID == h.WorkspaceID {
-		err = e.copyExpansions(former.Policy, policy)
+		err = e.copyExpansions(former, policy)
 	}
 	if err == nil {
 		err = e.writeHeader(&r.Header)
@@ -178,7 +176,7 @@ func (e *Enforcer) replace(j *Jail, h header, spec JailSpec, p *prepared) error 
 	waitForPrograms()
 	atomic.StoreUint32(&s.Rights, uint32(p.rights))
 	e.setMonitor(j.slot, r.Monitor)
-	return e.finishReplacing(j.ID, former)
+	return e.finishReplacing(j.ID, former, j.Grants, j.Denied)
 }
 
 func isMonitored(flags uint32) bool {
@@ -201,8 +199,8 @@ func (e *Enforcer) swap(slot int, policy, flags uint32) {
 }
 
 // finishReplacing makes the record of the policy that came the jail's, and erases the former one.
-func (e *Enforcer) finishReplacing(id string, former *policyRecord) error {
-	err := e.erase(former.Policy, former.grants(), former.Denied)
+func (e *Enforcer) finishReplacing(id string, former uint32, grants []GrantInfo, denied []string) error {
+	err := e.erase(former, grants, denied)
 	return errors.Join(err, os.Rename(e.replacingPath(id), e.policyPath(id)), e.removeReplacingDir())
 }
 
@@ -256,7 +254,7 @@ func (e *Enforcer) resume(id string) error {
 	}
 	e.forgetVerdicts()
 	e.setMonitor(slot, r.Monitor)
-	return errors.Join(e.writeHeader(&r.Header), e.finishReplacing(id, former))
+	return errors.Join(e.writeHeader(&r.Header), e.finishReplacing(id, former.Policy, former.grants(), former.Denied))
 }
 
 // slotOf finds a jail's slot, live or not, by its id; -1 where there is none.
