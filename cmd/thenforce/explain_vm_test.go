@@ -63,6 +63,9 @@ func TestExplainJail(t *testing.T) {
 	ops := engine.Ops()
 	if os.Getenv("THENFORCE_VM_SOAK") == "" {
 		ops = []engine.Op{engine.OpCreate, engine.OpRead}
+		if os.Getenv("THENFORCE_VM_SERIES") != "6.12" {
+			ops, paths = ops[1:], paths[:16]
+		}
 	}
 	asked := 0
 	for _, path := range paths {
