@@ -215,6 +215,9 @@ func TestFaults(t *testing.T) {
 				verify(t)
 			}
 			loaded = !f.unloaded
+			if f.unloaded {
+				defer must(t, "unload") // what the fault lets be loaded, and not be proven
+			}
 			if f.damage != nil {
 				f.damage(t)
 				defer func() {
