@@ -43,44 +43,41 @@ static __always_inline bool has_unique_mounts(void)
 }
 
 /*
- * What is read where an entry is looked up, in forms that are loaded from at once: a cast is a call to the compiler, which
- * then has to put all else away, so all casts are made first.
+ * A number that is another one after every move of a dentry, and odd during one. unique is has_unique_mounts: a constant only
+ * once the programs are loaded, so there is code for either, and the verifier removes the other.
  */
-struct sources {
-	const struct seqcount *renames;
-	const struct mount *mount;
-};
-
-static __always_inline struct sources sources_of(struct vfsmount *mnt)
+static __always_inline __u32 read_moves(bool unique)
 {
-	struct sources from = {};
+	const struct seqcount *renames;
 
-	if (bpf_rdonly_cast)
-		from.renames = bpf_rdonly_cast(&rename_lock, bpf_core_type_id_kernel(struct seqcount));
-	if (has_unique_mounts())
-		from.mount = bpf_rdonly_cast((void *)mnt - bpf_core_field_offset(struct mount, mnt),
-					     bpf_core_type_id_kernel(struct mount));
-	return from;
+	if (!unique)
+		return read_all_moves();
+	renames = bpf_rdonly_cast(&rename_lock, bpf_core_type_id_kernel(struct seqcount));
+	return renames->sequence;
+}
+
+static __always_inline __u32 moves_now(void)
+{
+	return has_unique_mounts() ? read_moves(true) : read_moves(false);
 }
 
 /*
  * Tells mounts apart. Since Linux 6.8 each has a number of its own for good. Before that it is the address: whatever is
- * mounted later at the same one has been added under mount_lock, so see read_moves.
+ * mounted later at the same one has been added under mount_lock, so see read_moves. Of an address the verifier lets nothing
+ * but a comparison be made.
  */
-static __always_inline __u64 mount_id(const struct sources *from, struct vfsmount *mnt)
+static __always_inline __u64 mount_id(bool unique, struct vfsmount *mnt)
 {
-	return has_unique_mounts() ? from->mount->mnt_id_unique : (__u64)mnt;
+	const struct mount *mount;
+
+	if (!unique)
+		return (__u64)mnt;
+	mount = bpf_rdonly_cast((void *)mnt - bpf_core_field_offset(struct mount, mnt), bpf_core_type_id_kernel(struct mount));
+	return mount->mnt_id_unique;
 }
 
-/* A number that is another one after every move of a dentry, and odd during one. */
-static __always_inline __u32 read_moves(const struct sources *from)
-{
-	if (has_unique_mounts())
-		return from->renames->sequence;
-	return read_all_moves();
-}
-
-static __always_inline __u64 volume_of(struct dentry *dentry)
+/* A function of its own for the stack of its callers. */
+static __noinline __u64 volume_of(struct dentry *dentry)
 {
 	__u64 inode = 0;
 
@@ -88,8 +85,8 @@ static __always_inline __u64 volume_of(struct dentry *dentry)
 	return volume_at(inode);
 }
 
-/* Spreads numbers: 2^64 divided by the golden ratio. */
-#define TF_MIX 0x9E3779B97F4A7C15ULL
+/* Spreads numbers: 2^32 divided by the golden ratio. */
+#define TF_MIX 0x9E3779B9U
 
 /* Whether an object is looked up by itself, and not by its directory. */
 static __always_inline bool stands_alone(struct inode *inode)
@@ -97,23 +94,28 @@ static __always_inline bool stands_alone(struct inode *inode)
 	return (inode->i_mode & S_IFMT) != S_IFREG || tf_state.granted_files[inode->i_ino % TF_GRANTED_CELLS];
 }
 
+/* The lower halves of the numbers will do, as all of the key is compared. */
 static __always_inline __u32 place_of(__u64 ino, __u64 cgroup)
 {
-	return (ino ^ cgroup << 32) * TF_MIX >> (64 - TF_VERDICT_BITS);
+	return ((__u32)ino ^ (__u32)cgroup << 16) * TF_MIX >> (32 - TF_VERDICT_BITS);
 }
 
+/* What is remembered of a directory, or of an object that stands alone. */
+struct recalled {
+	volatile struct tf_verdict *verdict;
+	__u64 turn;
+};
+
 /*
- * The verdict that is remembered, if it says that the tasks of a cgroup may use an object with all of need. It is written
- * for speed: a load from an object that the verifier does not vouch for is eight instructions, a look-up in a hash two
- * hundred. What is read of an inode that is not there reads as zero, and no inode has that number.
+ * Looks up what is remembered of an object for the tasks of a cgroup. It is written for speed: a load from an object that
+ * the verifier does not vouch for is eight instructions, a look-up in a hash two hundred. What is read of an inode that is
+ * not there reads as zero, and no inode has that number.
  */
-static __always_inline volatile struct tf_verdict *recall(__u64 cgroup, struct dentry *dentry, struct inode *inode,
-							  struct vfsmount *mnt, __u32 need)
+static __always_inline bool recall(struct recalled *known, __u64 cgroup, struct dentry *dentry, struct inode *inode)
 {
-	struct sources from = sources_of(mnt);
 	volatile struct tf_verdict *v;
 	struct dentry *at = dentry;
-	__u64 ino, turn, differs;
+	__u64 ino, differs;
 	__u32 place;
 
 	if (!stands_alone(inode)) {
@@ -124,18 +126,41 @@ static __always_inline volatile struct tf_verdict *recall(__u64 cgroup, struct d
 	place = place_of(ino, cgroup);
 	v = bpf_map_lookup_elem(&tf_verdicts, &place);
 	if (!v)
-		return NULL;
-	turn = v->turn;
-	differs = (v->cgroup ^ cgroup) | (v->ino ^ ino) | (v->generation ^ inode->i_generation) |
-		  (v->epoch ^ tf_state.epoch) | (v->moves ^ read_moves(&from)) | (need & ~v->rights) | (turn & 1);
-	/* The mount by itself, for it may be an address: the verifier lets nothing but a comparison be made of one. */
-	if (differs || v->mount != mount_id(&from, mnt) || bpf_jiffies64() - v->since > TF_VERDICT_AGE)
-		return NULL;
-	if (v->volume && v->volume != volume_of(at))
-		return NULL;
+		return false;
+	*known = (struct recalled){ .verdict = v, .turn = v->turn };
+	differs = (v->cgroup ^ cgroup) | (v->ino ^ ino) | (v->generation ^ inode->i_generation) | (v->epoch ^ tf_state.epoch);
+	if (differs)
+		return false;
+	return __builtin_expect(!v->volume, true) || v->volume == volume_of(at);
+}
+
+static __always_inline bool still_holds(bool unique, struct recalled known, struct vfsmount *mnt, __u32 need)
+{
+	volatile struct tf_verdict *v = known.verdict;
+	__u64 id;
+
+	if (need & ~v->rights) /* before the casts, so that need has not to be kept over them */
+		return false;
+	id = mount_id(unique, mnt);
+	if (v->mount != id || read_moves(unique) != v->moves || bpf_jiffies64() - v->since > TF_VERDICT_AGE)
+		return false;
 	if (v->expires && bpf_ktime_get_boot_ns() >= v->expires)
-		return NULL;
-	return v->turn == turn ? v : NULL;
+		return false;
+	return v->turn == known.turn;
+}
+
+/* A function of its own for the stack of its callers. */
+static __noinline bool still_holds_by_address(volatile struct tf_verdict *verdict, __u64 turn, struct vfsmount *mnt, __u32 need)
+{
+	return still_holds(false, (struct recalled){ verdict, turn }, mnt, need);
+}
+
+/* Whether what was recalled of an object still holds, and says that it may be used with all of need. */
+static __always_inline bool allows(struct recalled known, struct vfsmount *mnt, __u32 need)
+{
+	if (has_unique_mounts())
+		return still_holds(true, known, mnt, need);
+	return still_holds_by_address(known.verdict, known.turn, mnt, need);
 }
 
 /* What is read before a walk, so that what changes during it can be told. */
@@ -144,13 +169,13 @@ struct before {
 	__u32 moves;
 };
 
-static __always_inline struct before read_before(const struct sources *from)
+static __always_inline struct before read_before(void)
 {
 	struct before before = { .epoch = tf_state.epoch, .moves = 1 };
 
 	/* Without the addresses nothing is ever remembered. */
 	if (knows_moves())
-		before.moves = read_moves(from);
+		before.moves = moves_now();
 	return before;
 }
 
@@ -198,7 +223,7 @@ static __always_inline void remember(struct before before, __u64 cgroup, const s
 	turn = v->turn;
 	if (turn & 1 || __sync_val_compare_and_swap(&v->turn, turn, turn + 1) != turn)
 		return; /* another task of this CPU is at it */
-	v->cgroup = cgroup;
+	v->cgroup = 0; /* no cgroup's: so it is found by nobody until it is whole */
 	v->mount = mount;
 	v->ino = ino;
 	v->volume = volume;
@@ -208,6 +233,7 @@ static __always_inline void remember(struct before before, __u64 cgroup, const s
 	v->epoch = before.epoch;
 	v->moves = before.moves;
 	v->rights = w->granted;
+	v->cgroup = cgroup;
 	v->turn = turn + 2;
 }
 
@@ -218,8 +244,7 @@ static __always_inline void remember(struct before before, __u64 cgroup, const s
 static __noinline bool is_plainly_allowed(const struct subject *s, struct dentry *dentry, struct vfsmount *mnt,
 					       __u32 need)
 {
-	struct sources from = sources_of(mnt);
-	struct before before = read_before(&from);
+	struct before before = read_before();
 	struct inode *inode = dentry->d_inode;
 	struct walk w;
 	__u16 type;
@@ -229,14 +254,14 @@ static __noinline bool is_plainly_allowed(const struct subject *s, struct dentry
 	if (walk(s->jail, dentry, mnt, &w) || (w.rights & need) != need)
 		return false;
 	/* Something moved meanwhile, on the way perhaps: the long way can tell. */
-	if (before.moves & 1 || read_moves(&from) != before.moves)
+	if (before.moves & 1 || moves_now() != before.moves)
 		return false;
 	/* Being inside the workspace is not enough for a device: the node itself must be the grant. */
 	type = inode->i_mode & S_IFMT;
 	if ((type == S_IFCHR || type == S_IFBLK) && w.steps != 1)
 		return false;
 	if (!s->outer && !(s->jail->flags & (TF_JAIL_CANARY | TF_JAIL_FOLLOW_MOUNTS)))
-		remember(before, s->cgroup, &w, dentry, mount_id(&from, mnt));
+		remember(before, s->cgroup, &w, dentry, has_unique_mounts() ? mount_id(true, mnt) : mount_id(false, mnt));
 	return true;
 }
 

@@ -39,12 +39,13 @@ static __always_inline int judge_create(enum tf_hook hook, const struct path *di
 {
 	struct dentry *parent = dir->dentry;
 	struct vfsmount *mnt = dir->mnt;
+	struct recalled known;
 	struct subject s;
 	__u64 cgroup = cgroup_of(bpf_get_current_task_btf());
 
 	if (!may_be_judged(cgroup))
 		return 0;
-	if (!device && recall(cgroup, parent, parent->d_inode, mnt, TF_CREATE)) {
+	if (!device && recall(&known, cgroup, parent, parent->d_inode) && allows(known, mnt, TF_CREATE)) {
 		count_verdict(NULL, hook, false);
 		return 0;
 	}

@@ -236,7 +236,7 @@ func (m *memory) plant(v enforcerTfVerdict, name string) {
 		m.Fatal(err)
 	}
 	// As place_of in bpf/cache.h.
-	place := uint32((m.number(name) ^ m.jail.CgroupID<<32) * 0x9E3779B97F4A7C15 >> (64 - enforcerTfLimitTF_VERDICT_BITS))
+	place := (uint32(m.number(name)) ^ uint32(m.jail.CgroupID)<<16) * 0x9E3779B9 >> (32 - enforcerTfLimitTF_VERDICT_BITS)
 	if err := m.e.verdicts.Put(place, slices.Repeat([]enforcerTfVerdict{v}, cpus)); err != nil {
 		m.Fatal(err)
 	}
