@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file. (A variable, as tests have another build.)
-var objectDigest = "f32ac17cf2699f97115f8d7c051413221d20ae2b2ab65d4793e3ed4ea6b9de9c"
+var objectDigest = "2b6311eb124f678319d662515fec9852c6ef349cee1fa6a57570b00b1e980221"
