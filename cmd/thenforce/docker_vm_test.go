@@ -182,10 +182,8 @@ func TestProfileFullDocker(t *testing.T) {
 func TestProfileContainersNoLSMDocker(t *testing.T) {
 	setUpDefaultHost(t)
 	startDocker(t, newGround(t))
-	for runtime, starts := range map[string]bool{"runc": true, "thenforce": false} {
-		r := docker(t, "run", "--rm", "--runtime", runtime, "--network", "none", "ground", "/bin/echo", "started")
-		if (r.code == 0) != starts || (r.stdout == "started\n") != starts || !starts && !strings.Contains(r.stderr, "lsm-inactive") {
-			t.Errorf("%s: %v", runtime, r)
-		}
+	r := docker(t, "run", "--rm", "--runtime", "thenforce", "--network", "none", "ground", "/bin/echo", "started")
+	if r.code == 0 || strings.Contains(r.stdout, "started") || !strings.Contains(r.stderr, "lsm-inactive") {
+		t.Error(r)
 	}
 }
