@@ -193,6 +193,14 @@ func Inspect(opts Options) engine.EnforcementStatus {
 	}
 	defer e.Close()
 	e.report(&status, false)
+	if status.Settle(); onlyUnproven(status) {
+		// While somebody proves them, the programs are not proven: that one is waited for.
+		if unlock, err := lock(opts); err == nil {
+			status = look(opts)
+			e.report(&status, true)
+			unlock()
+		}
+	}
 	e.countRuns(&status)
 	status.Settle()
 	return status

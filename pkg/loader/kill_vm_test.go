@@ -178,6 +178,8 @@ type victim struct {
 	restore func()
 	// alone: no jail may live meanwhile.
 	alone bool
+	// calls is about how many there are by which it changes something.
+	calls int
 }
 
 // killing is the world in which thenforce is killed: a jail that has to hold all the time, the "keeper", with a process in
@@ -439,24 +441,24 @@ func (w *killing) victims() []victim {
 	plain := func(args ...string) func() (string, []string) {
 		return func() (string, []string) { return "", args }
 	}
-	return []victim{
-		{name: "run", prepare: plain("run", "--workspace", w.base+"/run", "--cwd", w.base+"/run", "--", "sh", "-c", "cat "+w.base+"/out/file >stolen; true"),
+	victims := []victim{
+		{name: "run", calls: 208, prepare: plain("run", "--workspace", w.base+"/run", "--cwd", w.base+"/run", "--", "sh", "-c", "cat "+w.base+"/out/file >stolen; true"),
 			later: func() { w.waitForOrphans(); w.wantNothingStolen() }, restore: func() { os.Remove(w.base + "/run/stolen"); w.call("jail", "list") }},
-		{name: "jail create", prepare: func() (string, []string) { return "", w.createVictim() }, later: w.wantAllOrNothing, restore: w.deleteVictim},
-		{name: "jail delete", prepare: func() (string, []string) {
+		{name: "jail create", calls: 27, prepare: func() (string, []string) { return "", w.createVictim() }, later: w.wantAllOrNothing, restore: w.deleteVictim},
+		{name: "jail delete", calls: 26, prepare: func() (string, []string) {
 			w.call(w.createVictim()...)
 			return "", []string{"jail", "delete", "victim"}
 		}, later: w.wantAllOrNothing, restore: w.deleteVictim},
-		{name: "jail grant", prepare: func() (string, []string) { return "", w.grant() }, later: w.wantExpansionAsShown, restore: w.revokeAll},
-		{name: "jail revoke", prepare: func() (string, []string) {
+		{name: "jail grant", calls: 30, prepare: func() (string, []string) { return "", w.grant() }, later: w.wantExpansionAsShown, restore: w.revokeAll},
+		{name: "jail revoke", calls: 32, prepare: func() (string, []string) {
 			return "", []string{"jail", "revoke", "keeper", w.call(w.grant()...)}
 		}, later: w.wantExpansionAsShown, restore: w.revokeAll},
-		{name: "jail replace", prepare: func() (string, []string) {
+		{name: "jail replace", calls: 30, prepare: func() (string, []string) {
 			return "", append([]string{"jail", "replace", "keeper"}, w.keep("b")...)
 		}, atOnce: w.wantOnePolicy, later: w.wantOnePolicy, restore: func() {
 			w.call(append([]string{"jail", "replace", "keeper"}, w.keep("a")...)...)
 		}},
-		{name: "jail mode", prepare: func() (string, []string) {
+		{name: "jail mode", calls: 23, prepare: func() (string, []string) {
 			w.call(w.createVictim()...)
 			return "", []string{"jail", "mode", "victim", "monitor"}
 		}, later: func() {
@@ -469,8 +471,8 @@ func (w *killing) victims() []victim {
 				w.t.Error(err)
 			}
 		}, restore: w.deleteVictim},
-		{name: "hook, start", prepare: func() (string, []string) { return w.container(), []string{"hook"} }, restore: w.endContainer},
-		{name: "hook, end", prepare: func() (string, []string) {
+		{name: "hook, start", calls: 30, prepare: func() (string, []string) { return w.container(), []string{"hook"} }, restore: w.endContainer},
+		{name: "hook, end", calls: 25, prepare: func() (string, []string) {
 			state := w.container()
 			cmd := exec.Command("thenforce", "hook")
 			cmd.Stdin = strings.NewReader(state)
@@ -480,14 +482,23 @@ func (w *killing) victims() []victim {
 			emptyCgroup(w.t, victimGroup+"/sub")
 			return strings.Replace(state, "creating", "stopped", 1), []string{"hook"}
 		}, restore: w.endContainer},
-		{name: "status --verify", prepare: plain("status", "--verify")},
-		{name: "events", prepare: plain("events", "--json")},
-		{name: "unload", prepare: plain("unload"), alone: true},
-		{name: "first load", prepare: func() (string, []string) {
+		{name: "status --verify", calls: 400, prepare: plain("status", "--verify")},
+		{name: "events", calls: 20, prepare: plain("events", "--json")},
+		{name: "unload", calls: 92, prepare: plain("unload"), alone: true},
+		{name: "first load", calls: 400, prepare: func() (string, []string) {
 			w.call("unload")
 			return "", []string{"run", "--workspace", w.base + "/run", "--", "true"}
 		}, later: w.waitForOrphans, restore: func() { w.call("jail", "list") }, alone: true},
 	}
+	if inSoak() { // it takes a minute
+		victims = append(victims, victim{name: "upgrade", calls: 1500, prepare: func() (string, []string) {
+			if out, err := otherBuild("open"); err != nil {
+				w.t.Fatalf("another build takes over: %v: %s", err, out)
+			}
+			return "", []string{"run", "--workspace", w.base + "/run", "--", "true"}
+		}, later: w.waitForOrphans, restore: func() { w.call("jail", "list") }})
+	}
+	return victims
 }
 
 var (
@@ -539,11 +550,18 @@ func (w *killing) leftovers() (list []string) {
 		entriesOf[enforcerTfGrantKey, enforcerTfGrant](w.t, e.grants), entriesOf[enforcerTfNameKey, enforcerTfName](w.t, e.names),
 		entriesOf[enforcerTfGrantKey, enforcerTfExpanded](w.t, e.expansions), entriesOf[enforcerTfPtyKey, uint64](w.t, e.ptys),
 		entriesOf[uint64, uint32](w.t, e.armed)))
-	slices.Sort(list)
+	times := map[string]int{} // ids are left out, so one line may be of several
+	for _, name := range list {
+		times[name]++
+	}
+	list = list[:0]
+	for name, n := range times {
+		list = append(list, fmt.Sprintf("%s (%d)", name, n))
+	}
 	return list
 }
 
-// round kills a victim in front of a call, and checks everything. at 0 kills nobody: it gives how many calls there are.
+// round kills a victim in front of a call, if it comes to that, and checks everything.
 func (w *killing) round(v victim, at int) traced {
 	w.t.Helper()
 	w.what = fmt.Sprintf("%s, to be killed at call %d", v.name, at)
@@ -556,7 +574,7 @@ func (w *killing) round(v victim, at int) traced {
 	stdin, args := v.prepare()
 	r := trace(w.t, stdin, append([]string{"thenforce"}, args...), at)
 	w.what = fmt.Sprintf("%s, killed at call %d (%s)", v.name, at, r.last)
-	if at == 0 && (!r.status.Exited() || r.status.ExitStatus() != 0) {
+	if !r.killed && (!r.status.Exited() || r.status.ExitStatus() != 0) {
 		w.t.Fatalf("%s: not killed, and ended with %#x: %s", v.name, r.status, r.out)
 	}
 	w.wantKept("at once")
@@ -581,19 +599,9 @@ func (w *killing) round(v victim, at int) traced {
 	return r
 }
 
-// Whatever process of thenforce is killed, and whenever: jails hold, nothing is left after the next command, and that one
-// works. THENFORCE_TEST_SEED repeats a run.
-func TestKilledAtAnyMoment(t *testing.T) {
-	seed, err := strconv.ParseUint(os.Getenv("THENFORCE_TEST_SEED"), 10, 64)
-	if err != nil {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("THENFORCE_TEST_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	rounds := 6
-	if inSoak() {
-		rounds = 60
-	}
+// newKilling makes the world.
+func newKilling(t *testing.T) *killing {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -616,37 +624,65 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	})
 	w.makeKeeper()
 	w.call("run", "--workspace", w.base+"/run", "--", "true")
+	w.stopKeeper()
+	return w
+}
+
+// seeded gives what a test chooses by. THENFORCE_TEST_SEED repeats a run.
+func seeded(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed, err := strconv.ParseUint(os.Getenv("THENFORCE_TEST_SEED"), 10, 64)
+	if err != nil {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("THENFORCE_TEST_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// Whatever process of thenforce is killed, and whenever: jails hold, nothing is left after the next command, and that one
+// works.
+func TestKilledAtAnyMoment(t *testing.T) {
+	random := seeded(t)
+	rounds := 1
+	switch {
+	case inSoak():
+		rounds = 60
+	case inFull():
+		rounds = 6
+	}
+	w := newKilling(t)
 	before := w.leftovers()
 	victims := w.victims()
-	calls := map[string]int{}
-	var order []int
-	for len(order) < rounds {
-		order = append(order, random.Perm(len(victims))...)
-	}
-	for _, i := range order[:rounds] {
-		v := victims[i]
-		if calls[v.name] == 0 {
-			calls[v.name] = w.round(v, 0).calls
+	for killed, i := 0, 0; killed < rounds; i++ {
+		if i%len(victims) == 0 {
+			random.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
 		}
-		at := 1 + random.IntN(calls[v.name])
-		r := w.round(v, at)
-		t.Logf("%s: of about %d calls at %d, %q, killed: %v", v.name, calls[v.name], at, r.last, r.killed)
+		v := &victims[i%len(victims)]
+		at := 1 + random.IntN(v.calls)
+		r := w.round(*v, at)
+		if r.killed {
+			killed++
+			t.Logf("%s killed at call %d of about %d, %q", v.name, at, v.calls, r.last)
+		} else {
+			v.calls = r.calls
+		}
 		w.stopKeeper()
-		if now := w.leftovers(); !slices.Equal(now, before) {
-			for _, name := range now {
-				if !slices.Contains(before, name) {
-					w.errorf("left: %s", name)
-				}
-			}
-			for _, name := range before {
-				if !slices.Contains(now, name) {
-					w.errorf("gone: %s", name)
-				}
-			}
-			before = now // is told once
-		}
+		now := w.leftovers()
+		w.compare("left", now, before)
+		w.compare("gone", before, now)
+		before = now // is told once
 		if t.Failed() && !inSoak() {
 			return
+		}
+	}
+}
+
+// compare tells what is in one list and not in the other.
+func (w *killing) compare(what string, one, other []string) {
+	w.t.Helper()
+	for _, name := range one {
+		if !slices.Contains(other, name) {
+			w.errorf("%s: %s", what, name)
 		}
 	}
 }

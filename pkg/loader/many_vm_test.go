@@ -252,7 +252,9 @@ func TestManyJails(t *testing.T) {
 		c.try(i, true)
 	}
 	c.wantVerified("with other policies")
-	c.wantNoMore()
+	if inFull() { // to fill the table takes its time
+		c.wantNoMore()
+	}
 
 	// Every other one ends. The others hold as before.
 	for i := 0; i < n; i += 2 {
