@@ -353,12 +353,12 @@ func TestReplacedFunction(t *testing.T) {
 	}
 	const function = "tf_settle" // which says whether an answer denies
 	var fn *btf.Func
-	for _, ins := range object.Programs["tf_file_open"].Instructions {
+	for _, ins := range object.Programs["tf_path_chmod"].Instructions {
 		if ins.Symbol() == function {
 			fn = btf.FuncMetadata(&ins)
 		}
 	}
-	p, err := readPin(filepath.Join(e.opts.pins(), linkPrefix+"file_open"))
+	p, err := readPin(filepath.Join(e.opts.pins(), linkPrefix+"path_chmod"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,15 +388,15 @@ func TestReplacedFunction(t *testing.T) {
 		Workspace: engine.WorkspaceIdentity{CanonicalRoot: dir + "/in"},
 		Objects:   []engine.Object{{Path: dir + "/in", Rights: engine.AllRights, Source: engine.SourceWorkspace}},
 	})
-	if errno, err := child.do([]string{"open", dir + "/file"}); err != nil || errno != noErrno {
-		t.Errorf("open outside: %s, %v: nothing is replaced, and this shows nothing", errnoName(errno), err)
+	if errno, err := child.do([]string{"chmod", dir + "/file"}); err != nil || errno != noErrno {
+		t.Errorf("chmod outside: %s, %v: nothing is replaced, and this shows nothing", errnoName(errno), err)
 	}
-	wantReason(t, engine.CanaryFailed, "replace functions of the attached ones (bpftool link list): file_open")
+	wantReason(t, engine.CanaryFailed, "replace functions of the attached ones (bpftool link list): path_chmod")
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if errno, err := child.do([]string{"open", dir + "/file"}); err != nil || errno != eacces {
-		t.Errorf("open outside: %s, %v", errnoName(errno), err)
+	if errno, err := child.do([]string{"chmod", dir + "/file"}); err != nil || errno != eacces {
+		t.Errorf("chmod outside: %s, %v", errnoName(errno), err)
 	}
 	if status := Inspect(Options{}); status.State != engine.Verified {
 		t.Error(status.Reasons)
