@@ -69,9 +69,9 @@ test-wine: ## the tests as programs of Windows, under wine
 
 test-vm: ## tests tagged vm, in guests (KERNELS=6.1,6.12,7)
 	$(GO) run ./test/vm setup --kernels $(KERNELS) --full
-	$(GO) run ./test/vm test -j 2 --kernels $(KERNELS) --profile default,nolsm,lockdown
-	$(GO) run ./test/vm test -j 2 --kernels 6.12 --profile full,full-nolsm,systemd,two
-	$(GO) run ./test/vm test -j 2 --kernels 6.1,7 --profile full --run 'TestProfileFull(Container|Podman|Hook)' ./cmd/thenforce
+	$(GO) run ./test/vm test -j 2 --timeout 20m --kernels $(KERNELS) --profile default,nolsm,lockdown
+	$(GO) run ./test/vm test -j 2 --timeout 20m --kernels 6.12 --profile full,full-nolsm,systemd,two
+	$(GO) run ./test/vm test -j 2 --timeout 20m --kernels 6.1,7 --profile full --run 'TestProfileFull(Container|Podman|Hook)' ./cmd/thenforce
 
 soak: ## tests in guests with nothing left out: hours, or a piece (KERNELS PROFILES PACKAGES RUN); added to build/soak.txt
 	$(GO) run ./test/vm setup --kernels $(KERNELS) --full

@@ -95,7 +95,7 @@ var faults = []fault{
 		name: "a structure without a member that programs read", code: "verifier-rejected", quick: "not-loaded", unloaded: true, slow: true,
 		script: "mount -o bind " + withoutMember + " /sys/kernel/btf/vmlinux",
 	},
-	{name: "a link ended", code: "link-lost", damage: inPins("rm link_path_rename")},
+	{name: "a link ended", code: "link-lost", slow: true, damage: inPins("rm link_path_rename")},
 	{name: "another program at a link's place", code: "canary-failed", quick: "not-proven", slow: true, damage: inPins("rm link_path_rename; ln link_capable link_path_rename")},
 	{name: "pins of another version", code: "stale-pins", slow: true, damage: inPins("mkdir ../v0; ln link_capable ../v0/link_capable")},
 	{name: "incomplete pins", code: "stale-pins", slow: true, damage: inPins("rm tf_grants")},

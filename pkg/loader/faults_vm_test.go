@@ -67,7 +67,11 @@ func wantReason(t *testing.T, code engine.EnforcementCode, detail string) {
 
 func TestLostLink(t *testing.T) {
 	e := openVerified(t)
-	for _, name := range []string{"file_open", "cgroup_mkdir"} {
+	names := []string{"cgroup_mkdir"}
+	if inFull() {
+		names = append(names, "file_open")
+	}
+	for _, name := range names {
 		at := -1
 		for i, a := range attachments {
 			if a.name == name {
@@ -155,8 +159,10 @@ func TestPinsOfAnotherABI(t *testing.T) {
 // A hook takes a limited number of programs, of whoever: 38 (BPF_MAX_TRAMP_LINKS of linux/bpf.h).
 func TestHookIsBusy(t *testing.T) {
 	openVerified(t).Close()
-	if err := Unload(Options{}, false); err != nil {
-		t.Fatal(err)
+	if inSoak() { // else ours is among those that the hook has, and one more stands for it
+		if err := Unload(Options{}, false); err != nil {
+			t.Fatal(err)
+		}
 	}
 	object, err := loadEnforcer()
 	if err != nil {
@@ -179,11 +185,17 @@ func TestHookIsBusy(t *testing.T) {
 		l, err := attach(attachment{name: "capable", kind: lsmHook}, program)
 		program.Close()
 		if err != nil {
+			if code := reasonForLoad(err); code != engine.AttachBusy || len(others) < 30 {
+				t.Errorf("after %d programs: %s: %v", len(others), code, err)
+			}
 			break
 		}
 		if others = append(others, l); len(others) > 100 {
 			t.Fatal("there is no limit")
 		}
+	}
+	if !inSoak() {
+		return
 	}
 	status, err := Verify(Options{})
 	if err != nil || !hasCode(status, engine.AttachBusy) {
