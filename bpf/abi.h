@@ -389,8 +389,8 @@ struct tf_global {
 	 * is written and down after it is deleted, so that zero means: no grant. A full cell stays full. Those that may be
 	 * of a regular file are counted by themselves as well: small numbers are everywhere, but files are granted rarely.
 	 */
-	__u16 granted_files[TF_GRANTED_CELLS]; /* before the other: what lies far from the beginning takes longer to reach */
 	__u16 granted[TF_GRANTED_CELLS];
+	__u16 granted_files[TF_GRANTED_CELLS];
 };
 
 #endif

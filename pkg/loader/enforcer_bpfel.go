@@ -98,8 +98,8 @@ type enforcerTfGlobal struct {
 	NextSerial   uint32
 	Disarmed     uint32
 	Attached     [2]uint64
-	GrantedFiles [131072]uint16
 	Granted      [131072]uint16
+	GrantedFiles [131072]uint16
 }
 
 type enforcerTfGrant struct {

@@ -3,4 +3,4 @@
 package loader
 
 // objectDigest is the SHA-256 of the object file. (A variable, as tests have another build.)
-var objectDigest = "2b6311eb124f678319d662515fec9852c6ef349cee1fa6a57570b00b1e980221"
+var objectDigest = "5296c492570c2bbdc269e2651142ac03770cbef68f8ae158900509a0c7a1f2de"

@@ -91,6 +91,35 @@ func TestLostLink(t *testing.T) {
 	openVerified(t)
 }
 
+// A link that is lost is missed after an upgrade that was cut short too, when what is to be attached is found out anew; also
+// one of a hook that not every kernel has.
+func TestLostLinkAfterUpgrade(t *testing.T) {
+	e := openVerified(t)
+	lost := -1
+	for i, a := range attachments {
+		if e.expected(i) && (lost < 0 || a.newer) {
+			lost = i
+		}
+	}
+	t.Logf("%s", attachments[lost].name)
+	if err := os.Mkdir(e.opts.staging(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(e.opts.pins(), linkPin(attachments[lost]))); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := Verify(Options{}); err != nil || status.State == engine.Verified || !hasCode(status, engine.LinkLost) {
+		t.Errorf("%v %v, %v", status.State, status.Reasons, err)
+	}
+	if _, err := os.Stat(e.opts.staging()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the staging folder is left: %v", err)
+	}
+	if err := Unload(Options{}, true); err != nil {
+		t.Fatal(err)
+	}
+	openVerified(t)
+}
+
 func TestPinsOfAnotherABI(t *testing.T) {
 	e := openVerified(t)
 	other := filepath.Join(e.opts.PinRoot, "v0")

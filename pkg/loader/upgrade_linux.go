@@ -76,6 +76,13 @@ func (e *Enforcer) endUpgrade() {
 		return
 	}
 	e.state.Attached = attachedIn(e.opts.pins())
+	if chosen, err := choosePrograms(); err == nil && e.isThisBuild() {
+		for i, program := range chosen { // also one that has lost its link since
+			if program != "" {
+				e.state.Attached[i/64] |= 1 << (i % 64)
+			}
+		}
+	}
 	e.collectRecords()
 	removePins(e.opts.staging())
 }
